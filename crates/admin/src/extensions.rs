@@ -1,12 +1,18 @@
 //! `/weir/v1`: what this gateway's API has beyond APISIX's. Resources with preconditions, dry runs that tell every
 //! finding, several changes as one, history, and a stream of changes.
 
+mod applications;
+mod audit;
+mod developers;
 mod events;
 mod explain;
 mod history;
 mod keys;
 mod products;
+mod quotas;
 mod resources;
+mod rights;
+mod self_service;
 mod usage;
 
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};

@@ -214,14 +214,11 @@ impl Meter {
         }
     }
 
-    /// Forgets a count, where it is kept. False where Redis does not answer.
+    /// Forgets a count, where it is kept. False where there is none, or Redis does not answer.
     #[allow(dead_code, reason = "for families whose keys bring limits of their own")]
     pub(crate) async fn clear(&self, name: &[u8], charge: &Charge) -> bool {
         match &self.remote {
-            None => {
-                self.counts.clear(name, charge);
-                true
-            }
+            None => self.counts.clear(name, charge),
             Some(remote) => remote.redis.run(&CLEAR, name, &[]).await.is_ok(),
         }
     }

@@ -304,7 +304,6 @@ impl Planned {
     /// Writes the key of a count: by caller, plan, kind of limit, and what the limit counts apart. The number of requests is not
     /// in it, so that a changed limit goes on with the same count.
     fn write_key(&self, plan: &Plan, limit: &PlanLimit, tables: &Tables, cx: &RequestCx<'_>, out: &mut Vec<u8>) {
-        const PERIODS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
         let caller = cx.consumer().and_then(|who| tables.consumers.get(who.consumer));
         let caller = caller.map_or("", |caller| &*caller.name.text);
         let window = match limit.window {
@@ -317,7 +316,7 @@ impl Planned {
             PlanScope::Service => ("service", cx.variable(&Variable::ServiceId)),
             PlanScope::Route => ("route", cx.variable(&Variable::RouteId)),
         };
-        let period = PERIODS.get(limit.per as usize).copied().unwrap_or_default();
+        let period = period_name(limit.per);
         out.extend_from_slice(caller.as_bytes());
         if let Some(key) = cx.consumer().filter(|_| self.of_key).and_then(|who| tables.consumers.credential(who)) {
             out.push(b'/');
@@ -337,6 +336,19 @@ impl Planned {
         if let Some(Value::Bytes(id)) = apart {
             out.extend_from_slice(id);
         }
+    }
+}
+
+/// The name of a period, as it is written.
+fn period_name(period: Period) -> &'static str {
+    match period {
+        Period::Second => "second",
+        Period::Minute => "minute",
+        Period::Hour => "hour",
+        Period::Day => "day",
+        Period::Week => "week",
+        Period::Month => "month",
+        Period::Year => "year",
     }
 }
 

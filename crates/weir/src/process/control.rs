@@ -28,6 +28,7 @@ use weir_admin::{Configuration, Hosts, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
 use weir_kong_admin::KongAdmin;
+use weir_plugins::PlanCounts;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLogs;
@@ -88,6 +89,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_logs: AccessLogs,
     pub(crate) usage: Option<Arc<Usage>>,
+    /// Counts of plans.
+    pub(crate) counts: Arc<PlanCounts>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
     /// Maximum number of connections of each server for metrics, status and control.
@@ -303,6 +306,7 @@ impl Bound {
         let Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane } = self;
         let Gateway { program, settings, rules, mut snapshot, mut source, metrics, pages, .. } = gateway;
         let (access_logs, error_log, usage) = (gateway.access_logs, gateway.error_log, gateway.usage);
+        let counts = gateway.counts;
         let mut tasks = JoinSet::new();
         let workers = data_plane.workers();
         let draining = Draining::default();
@@ -387,6 +391,7 @@ impl Bound {
                     curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
                     snapshots: data_plane.read().await.snapshots(),
                     usage,
+                    counts,
                 };
                 let insight = Arc::new(insight);
                 administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, is_standalone));

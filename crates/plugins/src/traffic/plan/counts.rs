@@ -6,11 +6,13 @@ use std::sync::atomic::fence;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::SegQueue;
+use weir_config::Period;
 use weir_plugin::StateRegistry;
 
-use super::watch::QuotaWatch;
+use super::{period_name, watch::QuotaWatch};
 use crate::traffic::key::{Key, Which};
-use crate::traffic::limit_count::counter::{Charge, Counter, Taken};
+use crate::traffic::limit_count::counter::{Charge, Counter, MAX_COUNT, Taken};
+use crate::traffic::meter::{Span, length};
 use crate::traffic::table::{Entry, Full, Table};
 
 /// Shortest window in milliseconds that is kept: a shorter one is over before a process has started again.
@@ -113,6 +115,35 @@ impl PlanCounts {
         self.table(kept.linger).restore(Key::new(0, &kept.name), entry, kept.linger).is_ok()
     }
 
+    /// What is used of a limit of a plan, and the milliseconds until it is renewed; `None` where nothing is. The parts are
+    /// those of the name: caller, plan, period, window, scope and id.
+    #[must_use]
+    pub fn used(&self, parts: &[&str; 6], now: u64) -> Option<(u64, u64)> {
+        let (name, charge) = Self::named(parts, now)?;
+        let taken = self.look(&name, now, &charge)?;
+        Some((MAX_COUNT - taken.remaining, taken.reset)).filter(|(used, _)| *used > 0)
+    }
+
+    /// Begins such a count anew. False where there is none.
+    pub fn reset(&self, parts: &[&str; 6]) -> bool {
+        Self::named(parts, 0).is_some_and(|(name, charge)| self.clear(&name, &charge))
+    }
+
+    /// The name of a count, and a charge that finds it; `None` for a period that there is not.
+    fn named(parts: &[&str; 6], now: u64) -> Option<(Vec<u8>, Charge)> {
+        const PERIODS: [Period; 7] =
+            [Period::Second, Period::Minute, Period::Hour, Period::Day, Period::Week, Period::Month, Period::Year];
+        let [.., per, window, _, _] = parts;
+        let per = PERIODS.into_iter().find(|period| period_name(*period) == *per)?;
+        let span = match *window {
+            "fixed" => Span::Fixed(length(per)),
+            "sliding" => Span::Sliding(length(per)),
+            "calendar" => Span::Calendar(per),
+            _ => return None,
+        };
+        Some((parts.join(":").into_bytes(), span.charge(MAX_COUNT, 0, now)))
+    }
+
     /// Hands over up to `most` counts that have changed since they were handed over.
     pub fn take_changed(&self, most: usize, out: &mut Vec<PlanCount>) {
         for _ in 0..most {
@@ -153,14 +184,17 @@ impl PlanCounts {
         table.look(Which::Key(Key::new(0, name)), |entry| entry.counter.charge(now, &look)).flatten()
     }
 
-    /// Forgets a count.
-    pub(crate) fn clear(&self, name: &[u8], charge: &Charge) {
+    /// Forgets a count. False where there is none.
+    pub(crate) fn clear(&self, name: &[u8], charge: &Charge) -> bool {
         let (key, linger) = (Key::new(0, name), charge.quota.linger());
-        self.table(linger).look(Which::Key(key), |entry| {
-            if entry.counter.clear().is_some() {
+        let cleared = self.table(linger).look(Which::Key(key), |entry| {
+            let cleared = entry.counter.clear().is_some();
+            if cleared {
                 self.note(entry, name, key, linger);
             }
+            cleared
         });
+        cleared.unwrap_or(false)
     }
 
     /// Notes that a count has changed.
@@ -179,9 +213,10 @@ impl PlanCounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{PlanCount, PlanCounts};
+    use super::{PlanCount, PlanCounts, Span, length};
     use crate::traffic::limit_count::counter::{Charge, Quota, WindowKind};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use weir_config::Period;
     use weir_plugin::StateRegistry;
 
     const HOUR: u64 = 3_600_000;
@@ -214,11 +249,11 @@ mod tests {
 
     #[test]
     fn restored_counts_go_on() {
-        let counts = PlanCounts::of(&StateRegistry::default(), 1);
+        let counts = PlanCounts::of(&StateRegistry::default(), 2);
         let kept =
             |name: &[u8], linger| PlanCount { name: name.into(), ends: HOUR, count: 5, before: linger / HOUR, linger };
         assert!(counts.restore(&kept(b"a", 0)) && counts.restore(&kept(b"a", HOUR)));
-        assert!(!counts.restore(&kept(b"b", 0)), "there is room for one");
+        assert!(!PlanCounts::of(&StateRegistry::default(), 0).restore(&kept(b"b", 0)), "there is no room");
         let quota = Quota { count: 6, ..FIXED };
         let next = || counts.charge(b"a", 1000, &Charge::one(&quota)).expect("room").passed;
         assert_eq!([next(), next()], [true, false]);
@@ -227,6 +262,12 @@ mod tests {
         counts.clear(b"a", &Charge::one(&quota));
         let cleared = PlanCount { ends: HOUR + 1, count: 0, before: 0, ..kept(b"a", 0) };
         assert_eq!(changed(&counts), [cleared]);
+        let parts = |caller| [caller, "gold", "year", "fixed", "plan", ""];
+        let name = parts("jack").join(":");
+        assert!(counts.charge(name.as_bytes(), 1000, &Span::Fixed(length(Period::Year)).charge(9, 4, 1000)).is_ok());
+        let used = |caller| counts.used(&parts(caller), 1000).map(|(used, _)| used);
+        assert_eq!((used("jack"), used("jill")), (Some(4), None));
+        assert_eq!((counts.reset(&parts("jack")), counts.reset(&parts("jill")), used("jack")), (true, false, None));
         let left = |name: &[u8]| counts.look(name, 1000, &Charge::one(&quota)).map(|taken| taken.remaining);
         assert_eq!((left(b"a"), left(b"nobody")), (Some(6), None));
     }
