@@ -8,7 +8,7 @@ from .shape import NEEDED, Choice, Either, Map, Record, Wrong, checked
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 PLUGINS = ("mocking", "key-auth", "key-in-query", "basic-auth", "limit-count", "cors", "ip-restriction", "request-id", "ua-restriction",
-           "referer-restriction", "uri-blocker", "response-header", "request-header")
+           "referer-restriction", "uri-blocker", "response-header", "request-header", "plan", "usage")
 PROFILES = ("quick", "full", "published", "smoke")
 FIRST = ("api7", "kong", "apisix-2cpu", "3scale", "tyk", "scale")  # the order of running and on the page
 BODY = "b" * 200  # body of the static origin and of mocks

@@ -278,6 +278,12 @@ impl Api {
             return self.session(&head.method, &body, &shown, peer);
         }
         let query = Query::parse(head.uri.query());
+        if let ["weir", "v1", "self", ..] = place.as_slice() {
+            let by = self.developer_of(&head.headers).await?;
+            let (body, held) = self.receive(body).await?;
+            let request = Request { method: head.method, path, query, fields: head.headers, body, by };
+            return self.answer(request, held).await;
+        }
         let from_cookie = cookie(&head.headers, "x_api_key");
         let from_field = head.headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default());
         let key = query.get("api_key").or(from_field).or(from_cookie.as_deref());
@@ -308,6 +314,11 @@ impl Api {
         }
         let (body, held) = self.receive(body).await?;
         let request = Request { method: head.method, path, query, fields: head.headers, body, by };
+        self.answer(request, held).await
+    }
+
+    /// Answers a request of somebody who is known.
+    async fn answer(self: &Arc<Self>, request: Request, held: Option<Held>) -> Outcome {
         if matches!(request.method, Method::GET | Method::HEAD) {
             return self.dispatch(&request).await;
         }
@@ -388,7 +399,29 @@ impl Api {
             What::IssueKey => self.issue_key(request).await,
             What::ChangeKey => self.change_key(rest, request).await,
             What::RevokeKey => self.revoke_key(rest, request).await,
-            What::Products => self.products().await,
+            What::Products => self.products(request).await,
+            What::Identity => Ok(Self::identity(request)),
+            What::Audit => self.audit(request).await,
+            What::Developers => self.developers(request).await,
+            What::AddDeveloper => self.add_developer(request).await,
+            What::ChangeDeveloper => self.change_developer(name, request).await,
+            What::RemoveDeveloper => self.remove_developer(name, request).await,
+            What::Applications => self.applications(request).await,
+            What::AddApplication => self.add_application(request).await,
+            What::ChangeApplication => self.change_application(name, request).await,
+            What::RemoveApplication => self.remove_application(name, request).await,
+            What::Own => self.own(request).await,
+            What::OwnApplications => self.own_applications(request).await,
+            What::AddOwnApplication => self.add_own_application(request).await,
+            What::ChangeOwnApplication => self.change_own_application(name, request).await,
+            What::RemoveOwnApplication => self.remove_own_application(name, request).await,
+            What::AddOwnKey => self.add_own_key(name, request).await,
+            What::ChangeOwnKey => self.change_own_key(rest, request).await,
+            What::RemoveOwnKey => self.remove_own_key(rest, request).await,
+            What::OwnUsage => self.own_usage(request).await,
+            What::OwnQuotas => self.own_quotas(request).await,
+            What::Quotas => self.quotas(request).await,
+            What::ResetQuotas => self.reset_quotas(request).await,
             What::OpenApi => Ok(self.openapi()),
             What::About => self.about().await,
             What::Live => self.figures(request),
@@ -428,11 +461,7 @@ impl Api {
 
     /// Makes changes that the role of the key allows.
     pub(crate) async fn change(&self, commit: Commit, dry_run: bool, by: &Identity) -> Result<Changed, Refused> {
-        if let Some(other) =
-            commit.changes.iter().map(|change| change.key.kind()).find(|kind| !by.role.may_change(*kind))
-        {
-            return Err(by.refused(other));
-        }
+        self.check_rights(&commit, by).await?;
         self.configuration.change(commit, dry_run).await
     }
 
@@ -462,7 +491,7 @@ impl Service for Api {
     }
 }
 
-fn unauthorized(reason: &str) -> Answer {
+pub(crate) fn unauthorized(reason: &str) -> Answer {
     let body = json!({ "error_msg": "failed to check token", "description": reason });
     Answer::json(StatusCode::UNAUTHORIZED, &body).unversioned()
 }

@@ -2,13 +2,19 @@
 //! finding, several changes as one, history, and a stream of changes.
 
 mod about;
+mod applications;
+mod audit;
+mod developers;
 mod events;
 mod explain;
 mod history;
 mod keys;
 mod live;
 mod products;
+mod quotas;
 mod resources;
+mod rights;
+mod self_service;
 mod usage;
 
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};

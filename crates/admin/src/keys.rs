@@ -15,10 +15,12 @@ use crate::Refused;
 pub enum Role {
     /// Everything.
     Admin,
-    /// Reading, and changing callers: consumers, credentials, consumer groups and plans.
+    /// Reading, and changing callers: consumers, credentials, consumer groups, plans and developers.
     Operator,
     /// Reading.
     Viewer,
+    /// A developer's own applications and their keys. No key has this role: a developer has a token.
+    Developer,
 }
 
 /// The keys that open the API.
@@ -33,6 +35,7 @@ pub struct Keys {
 struct Known {
     name: String,
     role: Role,
+    team: Option<String>,
     digest: KeyDigest,
 }
 
@@ -45,6 +48,10 @@ pub(crate) struct Identity {
     /// The name of the key and the subject of the certificate, whichever there are, for the history.
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// The team whose resources alone may be changed.
+    pub(crate) team: Option<String>,
+    /// The developer whose token it was.
+    pub(crate) developer: Option<String>,
 }
 
 impl Role {
@@ -55,6 +62,7 @@ impl Role {
             Self::Admin => "admin",
             Self::Operator => "operator",
             Self::Viewer => "viewer",
+            Self::Developer => "developer",
         }
     }
 
@@ -63,8 +71,12 @@ impl Role {
         match self {
             Self::Admin => true,
             Self::Operator => {
-                matches!(kind, Kind::Consumers | Kind::Credentials | Kind::ConsumerGroups | Kind::Plans)
+                matches!(
+                    kind,
+                    Kind::Consumers | Kind::Credentials | Kind::ConsumerGroups | Kind::Plans | Kind::Developers
+                )
             }
+            Self::Developer => matches!(kind, Kind::Consumers | Kind::Credentials | Kind::Developers),
             Self::Viewer => false,
         }
     }
@@ -121,7 +133,12 @@ impl Keys {
 
     /// Adds a key. `name` stands in the history as the author of changes.
     pub fn add(&mut self, name: &str, role: Role, digest: KeyDigest) {
-        self.known.push(Known { name: name.to_owned(), role, digest });
+        self.add_of_team(name, role, None, digest);
+    }
+
+    /// Adds a key that changes resources of a team alone, if there is a team.
+    pub fn add_of_team(&mut self, name: &str, role: Role, team: Option<&str>, digest: KeyDigest) {
+        self.known.push(Known { name: name.to_owned(), role, team: team.map(str::to_owned), digest });
     }
 
     /// The sender that this key identifies; else the fault, in APISIX's words.
@@ -134,7 +151,7 @@ impl Keys {
     ) -> Result<Identity, String> {
         if self.open {
             let name = certificate.unwrap_or(Role::Admin.name()).to_owned();
-            return Ok(Identity { name, role: Role::Admin });
+            return Ok(Identity { name, role: Role::Admin, team: None, developer: None });
         }
         let key = key.filter(|key| !key.is_empty()).ok_or("missing apikey")?;
         let digest = key_digest(key);
@@ -150,7 +167,7 @@ impl Keys {
             Some(subject) => format!("{} ({subject})", known.name),
             None => known.name.clone(),
         };
-        let identity = Identity { name, role: known.role };
+        let identity = Identity { name, role: known.role, team: known.team.clone(), developer: None };
         identity.check_method(method)?;
         Ok(identity)
     }

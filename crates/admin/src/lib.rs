@@ -18,6 +18,7 @@
 
 mod answer;
 mod api;
+mod bodies;
 mod cjson;
 mod configs;
 mod dashboard;
@@ -143,6 +144,17 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// The usage; `None` where it is not recorded.
     fn usage(&self) -> Option<Arc<Usage>>;
 
+    /// What is used of a quota at a time in milliseconds since 1970, and the milliseconds until it is renewed; `None` for
+    /// one of which nothing is used.
+    fn quota(&self, _: &QuotaName, _now: u64) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Begins the count of a quota anew. False where there is none.
+    fn reset_quota(&self, _: &QuotaName) -> bool {
+        false
+    }
+
     /// A quick look at a resource's JSON: false when there is nothing in it to [`conceal`](Self::conceal).
     fn may_hold_secrets(&self, json: &str) -> bool;
 
@@ -156,6 +168,23 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// # Errors
     /// Something stands for a secret that `before`, the stored resource, does not have.
     fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String>;
+}
+
+/// The name of a count against a limit of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaName {
+    /// The consumer; `CONSUMER/KEY` for a key that has plans of its own.
+    pub caller: String,
+    /// Id of the plan.
+    pub plan: String,
+    /// The period.
+    pub per: String,
+    /// The sequence of periods.
+    pub window: String,
+    /// The scope; `SCOPE/METRIC` for a limit that counts a metric.
+    pub scope: String,
+    /// Id of the service or route that is counted apart.
+    pub id: String,
 }
 
 /// The kind of reader that a resource is shown to.

@@ -37,6 +37,7 @@ pub(crate) fn document(schemas: &Schemas) -> Value {
                 "field": { "type": "apiKey", "in": "header", "name": "X-API-KEY" },
                 "argument": { "type": "apiKey", "in": "query", "name": "api_key" },
                 "cookie": { "type": "apiKey", "in": "cookie", "name": "x_api_key" },
+                "developer": { "type": "apiKey", "in": "header", "name": "X-Developer-Token" },
             },
             "schemas": components(schemas),
             "responses": {
@@ -225,6 +226,13 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         Takes::NewKey => Some(reference("NewKey")),
         Takes::KeyChange => Some(reference("KeyChange")),
         Takes::Login => Some(reference("Login")),
+        Takes::NewDeveloper => Some(reference("NewDeveloper")),
+        Takes::DeveloperChange => Some(reference("DeveloperChange")),
+        Takes::NewApplication => Some(reference("NewApplication")),
+        Takes::ApplicationChange => Some(reference("ApplicationChange")),
+        Takes::NewOwnApplication => Some(reference("NewOwnApplication")),
+        Takes::NewOwnKey => Some(reference("NewOwnKey")),
+        Takes::OwnKeyChange => Some(reference("OwnKeyChange")),
     };
     let mut responses = Map::new();
     if !operation.answers.iter().any(|(status, _)| (202..300).contains(status)) {
@@ -241,6 +249,7 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         responses.insert(status.to_string(), answer);
     }
     responses.insert("default".into(), json!({ "$ref": "#/components/responses/Refused" }));
+    let is_own = path.starts_with("/weir/v1/self");
     let method = operation.method.as_str().to_lowercase();
     let words: Vec<&str> = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty()).collect();
     let tag = if path.starts_with("/weir/") { "weir" } else { "tools" };
@@ -250,6 +259,9 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         "tags": [tag],
         "responses": responses,
     });
+    if is_own {
+        told["security"] = json!([{ "developer": [] }]);
+    }
     if let Some(schema) = schema {
         told["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
@@ -355,6 +367,7 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
             "additionalProperties": false,
         }),
     );
+    components.extend(crate::bodies::body_schemas());
     components.insert(
         "Login".into(),
         json!({

@@ -46,6 +46,28 @@ pub(crate) enum What {
     ChangeKey,
     RevokeKey,
     Products,
+    Quotas,
+    ResetQuotas,
+    Identity,
+    Audit,
+    Developers,
+    AddDeveloper,
+    ChangeDeveloper,
+    RemoveDeveloper,
+    Applications,
+    AddApplication,
+    ChangeApplication,
+    RemoveApplication,
+    Own,
+    OwnApplications,
+    AddOwnApplication,
+    ChangeOwnApplication,
+    RemoveOwnApplication,
+    AddOwnKey,
+    ChangeOwnKey,
+    RemoveOwnKey,
+    OwnUsage,
+    OwnQuotas,
     OpenApi,
     Session,
     Login,
@@ -71,6 +93,13 @@ pub(crate) enum Takes {
     NewKey,
     KeyChange,
     Login,
+    NewDeveloper,
+    DeveloperChange,
+    NewApplication,
+    ApplicationChange,
+    NewOwnApplication,
+    NewOwnKey,
+    OwnKeyChange,
 }
 
 const DRY_RUN: (&str, &str) = ("dry_run", "true: everything is checked and nothing is changed");
@@ -132,7 +161,55 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/weir/v1/usage", What::Usage, "Who has called what: sums of requests, errors, bytes and latency, as a table or by time",
         weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
     operation(Method::GET, "/weir/v1/products", What::Products, "APIs with their routes, and the plans on which they may be called",
-        &[], Takes::Nothing, &[NOT_WRITTEN]),
+        &[("plan", "only those that this plan includes"), ("team", "only those with this label `team`")], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/quotas", What::Quotas, "What a consumer, or one of its keys, has used of the limits of its plans, as this gateway counts",
+        &[("consumer", "the consumer, which is needed"), ("key", "the id of one of its keys")], Takes::Nothing,
+        &[(404, "there is no such consumer or key, or counts are in a Redis"), NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/quotas", What::ResetQuotas, "Begins these counts anew",
+        &[("consumer", "the consumer, which is needed"), ("key", "the id of one of its keys")], Takes::Nothing,
+        &[(404, "there is no such consumer or key, or counts are in a Redis"), NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/identity", What::Identity, "Name, role and team of the key that asks",
+        &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/audit", What::Audit, "Who has changed what, the latest first",
+        &[("actor", "only changes by this name"), ("kind", "only changes of a kind, such as `plans`"), ("key", "only changes of this resource, such as `plans/gold`"),
+          ("before", "only those of earlier revisions"), ("limit", "so many at most: 1 to 1000, 100 unless told")],
+        Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/developers", What::Developers, "Developers, without what opens anything",
+        &[("team", "only those with this label `team`")], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::POST, "/weir/v1/developers", What::AddDeveloper, "Adds a developer. The answer alone shows the token",
+        &[DRY_RUN], Takes::NewDeveloper, &[(201, "it was made"), INVALID, NOT_IT, NOT_WRITTEN]),
+    operation(Method::PATCH, "/weir/v1/developers/{id}", What::ChangeDeveloper, "Changes a developer, or renews the token: the answer alone shows the new one",
+        &[DRY_RUN], Takes::DeveloperChange, &[INVALID, (404, "there is no such developer"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/developers/{id}", What::RemoveDeveloper, "Removes a developer, with the applications and their keys",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such developer"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/applications", What::Applications, "Applications of developers, with their plans",
+        &[("developer", "only those of this developer"), ("team", "only those with this label `team`")], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::POST, "/weir/v1/applications", What::AddApplication, "Makes an application for a developer, on any plans",
+        &[DRY_RUN], Takes::NewApplication, &[(201, "it was made"), INVALID, (404, "there is no such developer"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::PATCH, "/weir/v1/applications/{id}", What::ChangeApplication, "Puts an application on other plans, describes or suspends it",
+        &[DRY_RUN], Takes::ApplicationChange, &[INVALID, (404, "there is no such application"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/applications/{id}", What::RemoveApplication, "Removes an application with its keys",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such application"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/self", What::Own, "The developer that asks, and the APIs and plans that are open to the applications",
+        &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/self/applications", What::OwnApplications, "The developer's applications, with their keys",
+        &[], Takes::Nothing, &[]),
+    operation(Method::POST, "/weir/v1/self/applications", What::AddOwnApplication, "Makes an application, on plans that are open to the developer",
+        &[DRY_RUN], Takes::NewOwnApplication, &[(201, "it was made"), INVALID, NOT_IT, NOT_WRITTEN]),
+    operation(Method::PATCH, "/weir/v1/self/applications/{id}", What::ChangeOwnApplication, "Puts an application on other plans that are open to the developer, or describes it",
+        &[DRY_RUN], Takes::NewOwnApplication, &[INVALID, (404, "there is no such application"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/self/applications/{id}", What::RemoveOwnApplication, "Removes an application with its keys",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such application"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::POST, "/weir/v1/self/applications/{id}/keys", What::AddOwnKey, "Makes a key for an application. The answer alone shows it",
+        &[DRY_RUN], Takes::NewOwnKey, &[(201, "it was made"), INVALID, (404, "there is no such application"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::PATCH, "/weir/v1/self/applications/{id}/keys/{key_id}", What::ChangeOwnKey, "Renews a key: the answer alone shows the new one",
+        &[DRY_RUN], Takes::OwnKeyChange, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/self/applications/{id}/keys/{key_id}", What::RemoveOwnKey, "Takes a key back",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/self/usage", What::OwnUsage, "Usage of the developer's applications, by the arguments of /weir/v1/usage",
+        weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
+    operation(Method::GET, "/weir/v1/self/quotas", What::OwnQuotas, "What the developer's applications have used of the limits of their plans, as this gateway counts",
+        &[], Takes::Nothing, &[(404, "counts are in a Redis")]),
     operation(Method::GET, "/weir/v1/keys", What::Keys, "Keys of callers, that is credentials, without what opens anything",
         &[("consumer", "only those of this consumer")], Takes::Nothing, &[NOT_WRITTEN]),
     operation(Method::POST, "/weir/v1/keys", What::IssueKey, "Makes a key for a consumer. The answer alone shows it",
@@ -223,6 +300,27 @@ impl What {
                 | Self::RevokeKey
                 | Self::Products
                 | Self::References
+                | Self::Audit
+                | Self::Developers
+                | Self::AddDeveloper
+                | Self::ChangeDeveloper
+                | Self::RemoveDeveloper
+                | Self::Applications
+                | Self::AddApplication
+                | Self::ChangeApplication
+                | Self::RemoveApplication
+                | Self::Own
+                | Self::OwnApplications
+                | Self::AddOwnApplication
+                | Self::ChangeOwnApplication
+                | Self::RemoveOwnApplication
+                | Self::AddOwnKey
+                | Self::ChangeOwnKey
+                | Self::RemoveOwnKey
+                | Self::OwnUsage
+                | Self::OwnQuotas
+                | Self::Quotas
+                | Self::ResetQuotas
         )
     }
 }
@@ -245,7 +343,11 @@ impl Operation {
         let rest = &path[fixed..];
         let fits = match wanted.get(fixed..) {
             Some(["{key}"]) => !rest.is_empty(),
-            more => rest.len() == more.map_or(0, <[_]>::len),
+            more => {
+                let more = more.unwrap_or_default();
+                let is_same = |(wanted, found): (&&str, &String)| wanted.starts_with('{') || **wanted == **found;
+                rest.len() == more.len() && more.iter().zip(rest).all(is_same)
+            }
         };
         fits.then_some(rest)
     }
@@ -271,6 +373,9 @@ mod tests {
                 Some((What::PutResource, &["consumers", "j", "credentials", "c"])),
             ),
             (Method::GET, "weir/v1/resources", Some((What::Resources, &[]))),
+            (Method::POST, "weir/v1/self/applications/a/keys", Some((What::AddOwnKey, &["a", "keys"]))),
+            (Method::DELETE, "weir/v1/self/applications/a/keys/k", Some((What::RemoveOwnKey, &["a", "keys", "k"]))),
+            (Method::POST, "weir/v1/self/applications/a/other", None),
             (Method::GET, "apisix/admin/routes", None),
             (Method::GET, "weir/v1", None),
             (Method::GET, "weir/v1/nothing", None),

@@ -34,7 +34,7 @@ impl Request {
     pub(crate) fn audience(&self) -> Audience {
         match self.by.role {
             Role::Admin => Audience::Administrator,
-            Role::Operator | Role::Viewer => Audience::Reader,
+            Role::Operator | Role::Viewer | Role::Developer => Audience::Reader,
         }
     }
 

@@ -128,7 +128,7 @@ mod tests {
     use crate::Role;
 
     fn viewer() -> Identity {
-        Identity { name: "v".to_owned(), role: Role::Viewer }
+        Identity { name: "v".to_owned(), role: Role::Viewer, team: None, developer: None }
     }
 
     #[test]

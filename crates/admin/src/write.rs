@@ -143,8 +143,10 @@ impl Api {
             commit.changes.extend(own.map(|item| gone(item.key)));
         }
         let changed = match force {
-            true if !request.by.role.may_change(key.kind()) => Err(request.by.refused(key.kind())),
-            true => self.configuration.change_by_force(commit).await,
+            true => match self.check_rights(&commit, &request.by).await {
+                Ok(()) => self.configuration.change_by_force(commit).await,
+                Err(refused) => Err(refused),
+            },
             false => self.change(commit, false, &request.by).await,
         };
         match changed {

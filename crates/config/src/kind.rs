@@ -170,6 +170,12 @@ kinds! { $
             methods: &["POST", "PATCH"],
             secrets: &[],
         }
+        /// People who have applications, and look after their keys.
+        Developers(Developer) developers {
+            path: "developers/{id}", name: "developer", noun: "developer", rank: 14,
+            methods: &["POST", "PATCH"],
+            secrets: &[],
+        }
         /// Plugins that several consumers share.
         ConsumerGroups(ConsumerGroup) consumer_groups {
             path: "consumer_groups/{id}", name: "consumer_group", noun: "consumer group", rank: 5,

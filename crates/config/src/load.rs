@@ -11,6 +11,7 @@ mod left_out;
 mod link;
 mod lone;
 mod pem;
+mod plan_limits;
 mod plugins;
 mod reserve;
 mod rules;

@@ -7,6 +7,7 @@
 mod balancing;
 mod checks;
 mod consumer;
+mod developer;
 mod document;
 mod head;
 mod id;
@@ -27,11 +28,12 @@ pub use checks::{
     ActiveChecks, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, PassiveChecks, PassiveHealthy, PassiveUnhealthy,
 };
 pub use consumer::{Consumer, ConsumerGroup, Credential, KeyPlan};
+pub use developer::Developer;
 pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};
 pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
 pub use node_fault::NodeFault;
-pub use plan::{Period, Plan, PlanAccess, PlanLimit, PlanScope, PlanWindow};
+pub use plan::{Period, Plan, PlanAccess, PlanLimit, PlanMetric, PlanMetricRule, PlanScope, PlanWindow};
 pub use plugin::{ErrorResponse, Meta, PluginConf, Plugins};
 pub use proto::Proto;
 pub use route::{Route, Status};

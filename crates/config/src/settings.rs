@@ -41,7 +41,7 @@ pub use overlay::{Leaf, SettingsSource, leaves};
 pub use plans::Plans;
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
 pub use store::Store;
-pub use usage::Usage;
+pub use usage::{AlertOn, Usage, UsageAlert, UsageExport, UsageTarget};
 
 use crate::resource::AddrRange;
 

@@ -1,6 +1,7 @@
 use weir_config::env::Variables;
 use weir_config::{
-    Checked, Code, CompiledConf, Diagnostic, Family, FrontEnd, Kind, Lowered, Node, PluginCatalog, Scope,
+    Checked, Code, CompiledConf, Diagnostic, Entity, Family, FrontEnd, Kind, Lowered, Node, PluginCatalog,
+    ResourceKind, Scope,
 };
 use weir_plugins::kong::{definitions, is_internal};
 
@@ -59,10 +60,33 @@ impl Kong {
         let mark = root.mark;
         let hashed = root.get("_transform").is_some_and(|node| node.kind == Kind::Bool(false));
         let presets = Presets::of(&root, found);
+        let plans = take_plans(&mut root, found);
         let mut document = Document::read(root, found);
         presets.apply(&mut document, found);
         change(&mut document, found);
-        lower::lower(&document, hashed, mark, found)
+        let mut lowered = lower::lower(&document, hashed, mark, found);
+        for (at, plan) in plans.into_iter().enumerate() {
+            let id = plan.get("id").and_then(Node::as_str).unwrap_or_default().to_owned();
+            let entity = Entity { kind: "plan", id, path: format!("{PLANS}[{at}]"), ..Default::default() };
+            lowered.add(ResourceKind::Plans, plan, entity);
+        }
+        lowered
+    }
+}
+
+/// The section of plans, which Kong does not have.
+const PLANS: &str = "plans";
+
+/// Takes the plans out of a document. They are written as in a rules file.
+fn take_plans(root: &mut Node, found: &mut Vec<Diagnostic>) -> Vec<Node> {
+    match root.remove(PLANS) {
+        None => Vec::new(),
+        Some((_, Node { kind: Kind::Seq(plans), .. })) => plans,
+        Some((key, node)) => {
+            let text = format!("expected an array, found {}", node.describe());
+            found.push(Diagnostic::error(key.mark, PLANS, rule(text)));
+            Vec::new()
+        }
     }
 }
 

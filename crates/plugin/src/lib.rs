@@ -55,7 +55,7 @@ pub use ending::at_worker_end;
 pub use exchange::{AddrText, Client, NodeAddress, Try};
 pub use named::Named;
 pub use per_request::PerRequest;
-pub use plans::{Plan, PlanAccess, PlanLimit, PlanPath, Plans};
+pub use plans::{Plan, PlanAccess, PlanLimit, PlanMetric, PlanPath, Plans};
 pub use remembered::{Keep, Remembered};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};

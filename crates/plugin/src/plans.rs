@@ -14,6 +14,8 @@ pub struct Plan {
     pub id: Named,
     /// Its limits, short periods first.
     pub limits: Box<[PlanLimit]>,
+    /// Metrics, which limits name by their positions.
+    pub metrics: Box<[PlanMetric]>,
     /// Methods and paths that may be called; `None`: all.
     pub access: Option<Box<[PlanAccess]>>,
 }
@@ -21,14 +23,25 @@ pub struct Plan {
 /// One limit of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanLimit {
-    /// Requests that pass in a period.
+    /// Requests that pass in a period, or units of the metric.
     pub count: u64,
+    /// Position of the metric that is counted; `None`: requests.
+    pub metric: Option<u8>,
     /// The period.
     pub per: Period,
     /// Sequence of periods.
     pub window: PlanWindow,
     /// Domain of the count.
     pub scope: PlanScope,
+}
+
+/// Something that requests use.
+#[derive(Debug)]
+pub struct PlanMetric {
+    /// Its name.
+    pub name: Box<str>,
+    /// Requests that count, with their units.
+    pub rules: Box<[(PlanAccess, u64)]>,
 }
 
 /// Something that callers on a plan may call; a request has to fit all that is there.
@@ -86,30 +99,52 @@ impl Plans {
     }
 }
 
+/// Ids of resources, where an entry names them.
+type Ids = Option<Vec<weir_config::Id>>;
+
 impl Plan {
     fn new(plan: &weir_config::Plan) -> Self {
-        let texts = |ids: &Option<Vec<weir_config::Id>>| -> Option<Box<[Box<str>]>> {
+        let texts = |ids: &Ids| -> Option<Box<[Box<str>]>> {
             ids.as_ref().map(|ids| ids.iter().map(|id| id.as_str().into()).collect())
         };
         let path = |path: &String| match path.strip_suffix('*') {
             Some(beginning) => PlanPath::Beginning(beginning.into()),
             None => PlanPath::Whole(path.as_str().into()),
         };
-        let access = |access: &weir_config::PlanAccess| PlanAccess {
-            routes: texts(&access.routes),
-            services: texts(&access.services),
-            methods: access.methods.as_ref().map(|methods| methods.iter().map(|method| method.as_str()).collect()),
-            paths: access.paths.as_ref().map(|paths| paths.iter().map(path).collect()),
+        let entry =
+            |routes: &Ids, services: &Ids, methods: &Option<weir_config::Methods>, paths: &Option<Vec<String>>| {
+                PlanAccess {
+                    routes: texts(routes),
+                    services: texts(services),
+                    methods: methods.as_ref().map(|methods| methods.iter().map(|method| method.as_str()).collect()),
+                    paths: paths.as_ref().map(|paths| paths.iter().map(path).collect()),
+                }
+            };
+        let access = |one: &weir_config::PlanAccess| entry(&one.routes, &one.services, &one.methods, &one.paths);
+        let metric = |metric: &weir_config::PlanMetric| PlanMetric {
+            name: metric.name.as_str().into(),
+            rules: { metric.rules.iter() }
+                .map(|one| (entry(&one.routes, &one.services, &one.methods, &one.paths), u64::from(one.units)))
+                .collect(),
         };
+        let position =
+            |name: &String| plan.metrics.iter().zip(0..).find(|(one, _)| one.name == *name).map(|(_, at)| at);
         let mut limits: Vec<PlanLimit> = plan
             .limits
             .iter()
-            .map(|limit| PlanLimit { count: limit.count, per: limit.per, window: limit.window, scope: limit.scope })
+            .map(|limit| PlanLimit {
+                count: limit.count,
+                metric: limit.metric.as_ref().and_then(position),
+                per: limit.per,
+                window: limit.window,
+                scope: limit.scope,
+            })
             .collect();
         limits.sort_by_key(|limit| limit.per as u8);
         Self {
             id: plan.id.shared().into(),
             limits: limits.into(),
+            metrics: plan.metrics.iter().map(metric).collect(),
             access: plan.access.as_ref().map(|entries| entries.iter().map(access).collect()),
         }
     }

@@ -75,6 +75,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &key_auth::KeyAuth,
         &no_route::NoRoute,
         &openid_connect::OpenidConnect,
+        &crate::traffic::plan::OnPlan,
         &prometheus::Prometheus,
         &proxy_cache::ProxyCache,
         &rate_limiting::RateLimiting,

@@ -33,5 +33,5 @@ pub mod tyk;
 
 pub use apis::{Apis, Offload};
 pub use registry::definitions;
-pub use traffic::{PlanCount, PlanCounts, limit_keys};
+pub use traffic::{PlanCount, PlanCounts, QuotaUse, QuotaWatch, limit_keys};
 use weir_wire::query;

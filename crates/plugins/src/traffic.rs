@@ -2,10 +2,12 @@
 
 mod amount;
 pub(crate) mod api_breaker;
+mod calendar;
 pub(crate) mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;
 pub(crate) mod limit_req;
+pub(crate) mod meter;
 pub(crate) mod mqtt_proxy;
 pub(crate) mod plan;
 pub(crate) mod policy;
@@ -17,5 +19,5 @@ pub(crate) mod traffic_label;
 pub(crate) mod traffic_split;
 pub(crate) mod workflow;
 
-pub use plan::{PlanCount, PlanCounts};
+pub use plan::{PlanCount, PlanCounts, QuotaUse, QuotaWatch};
 pub use table::limit_keys;

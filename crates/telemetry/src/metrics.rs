@@ -51,7 +51,7 @@ pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource
 pub use store::StoreStatus;
 pub use streams::StreamSample;
 pub use upstream::{NodeHealth, UpstreamStatus};
-pub use usage::UsageStatus;
+pub use usage::{AlertStatus, UsageExportStatus, UsageStatus};
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -126,6 +126,8 @@ pub struct Metrics {
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
     store: OnceLock<Arc<dyn StoreStatus>>,
     usage: OnceLock<Arc<dyn UsageStatus>>,
+    usage_exports: OnceLock<Arc<dyn UsageExportStatus>>,
+    alerts: OnceLock<Arc<dyn AlertStatus>>,
     /// Attempts to write counts of plans that failed.
     plan_failures: OnceLock<Arc<AtomicU64>>,
     hostname: String,
@@ -196,6 +198,8 @@ impl Metrics {
             etcd: OnceLock::new(),
             store: OnceLock::new(),
             usage: OnceLock::new(),
+            usage_exports: OnceLock::new(),
+            alerts: OnceLock::new(),
             plan_failures: OnceLock::new(),
             hostname: options.hostname,
             version: options.version,
@@ -254,6 +258,16 @@ impl Metrics {
     /// first call has an effect.
     pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
         let _ = self.store.set(store);
+    }
+
+    /// Sets the alerts whose totals are on the page. Only the first call has an effect.
+    pub fn watch_alerts(&self, alerts: Arc<dyn AlertStatus>) {
+        let _ = self.alerts.set(alerts);
+    }
+
+    /// Sets the exports of usage whose totals are on the page. Only the first call has an effect.
+    pub fn watch_usage_exports(&self, exports: Arc<dyn UsageExportStatus>) {
+        let _ = self.usage_exports.set(exports);
     }
 
     /// Sets the usage whose totals are on the page: `weir_usage_*`. Only the first call has an effect.

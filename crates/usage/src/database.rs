@@ -125,6 +125,18 @@ impl Database {
         Ok(Self { connection })
     }
 
+    /// The first minute from this one on that may have sums, of those that are kept by the minute.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub(crate) fn next_minute(&self, from: u64) -> Result<Option<u64>, UsageError> {
+        let first = |sql: &str, from: u64| self.connection.query_row(sql, [from], |row| row.get::<_, Option<u64>>(0));
+        let sealed = first("SELECT min(hour) FROM minutes WHERE hour >= ?", from / HOUR)?;
+        let sealed = sealed.map(|hour| (hour * HOUR).max(from));
+        let pieces = first("SELECT min(minute) FROM pieces WHERE minute >= ?", from)?;
+        Ok(sealed.into_iter().chain(pieces).min())
+    }
+
     /// Writes sums of minutes, in one transaction.
     ///
     /// # Errors

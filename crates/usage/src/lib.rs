@@ -11,7 +11,7 @@
 //! and allocates nothing. One thread adds up what is in the rings and writes the sums once a second. A record that finds
 //! no room is counted as lost.
 //!
-//! Counts of quotas are kept here as well: see [`KeptCounts`].
+//! Counts of quotas are kept here as well: see [`KeptCounts`]. Sums go on to other databases by [`Export`].
 //!
 //! Everything in storage is a sum that may be added to others: nothing is ever replaced, so it does not matter which
 //! process writes first, or when the pieces of an hour are put together.
@@ -25,6 +25,7 @@
 mod block;
 mod counts;
 mod database;
+mod export;
 mod histogram;
 mod query;
 mod recording;
@@ -33,5 +34,6 @@ mod totals;
 
 pub use counts::{Count, Counting, KeptCounts, Place};
 pub use database::{Keep, UsageError};
+pub use export::{Export, ExportOptions, ExportTotals, Minute, Row, Sink};
 pub use query::{Answer, Arguments, QUESTIONS, QueryError};
 pub use recording::{Options, Record, Usage, Writer};

@@ -16,8 +16,10 @@
 )]
 
 mod agents;
+mod alerts;
 mod cli;
 mod commands;
+mod exports;
 mod failure;
 mod process;
 mod servers;

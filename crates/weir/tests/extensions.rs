@@ -263,5 +263,5 @@ fn the_openapi_document_is_valid() {
 fn the_listings_of_the_document_do_what_they_say() {
     let gateway = Start::stored().start();
     let addr = format!("http://{}/weir/v1", gateway.admin.expect("an Admin API"));
-    assert_eq!(listings::run("docs/admin-extensions.md", &[("weir", &addr), ("key", ADMIN_KEY)]), 11);
+    assert_eq!(listings::run("docs/admin-extensions.md", &[("weir", &addr), ("key", ADMIN_KEY)]), 12);
 }

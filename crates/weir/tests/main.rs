@@ -10,6 +10,7 @@ mod harness;
 
 mod admin;
 mod admin_requests;
+mod alerts;
 mod balancing;
 mod batches;
 mod boards;
@@ -34,6 +35,7 @@ mod documentation;
 mod etcd;
 mod etcd_loss;
 mod etcd_store;
+mod exports;
 mod extensions;
 mod file_modes;
 mod forward_auth;

@@ -141,11 +141,24 @@ fn what_does_not_fit_is_refused() {
     let twice = json!({ "limits": [{ "count": 1, "per": "day" }, { "count": 2, "per": "day", "window": "fixed" }] });
     let cases = [
         ("plans/a", long.to_string(), "limits[0].window: expected fixed or calendar for a period longer than a day"),
-        ("plans/a", twice.to_string(), "limits[1]: expected one limit of each per, window and scope"),
+        ("plans/a", twice.to_string(), "limits[1]: expected one limit of each per, window, scope and metric"),
         ("plans/a", json!({ "limits": [{ "count": -1, "per": "day" }] }).to_string(), "limits"),
         ("plans/a", json!({ "limits": [{ "count": 1, "per": "decade" }] }).to_string(), "limits"),
         ("plans/a", json!({ "access": [{ "paths": ["open"] }] }).to_string(), "access"),
         ("plans/a", json!({ "rights": [] }).to_string(), "rights"),
+        (
+            "plans/a",
+            json!({ "limits": [{ "count": 1, "per": "day", "metric": "hits" }] }).to_string(),
+            "limits[0].metric: expected the name of an entry of metrics",
+        ),
+        (
+            "plans/a",
+            json!({ "metrics": [{ "name": "a", "rules": [{}] }, { "name": "a", "rules": [{}] }] }).to_string(),
+            "metrics[1].name: expected one metric of each name",
+        ),
+        ("plans/a", json!({ "metrics": [{ "name": "a:b", "rules": [{}] }] }).to_string(), "metrics[0].name"),
+        ("plans/a", json!({ "metrics": [{ "name": "a", "rules": [] }] }).to_string(), "metrics[0].rules"),
+        ("plans/a", json!({ "metrics": [{ "name": "a", "rules": [{ "units": 0 }] }] }).to_string(), "units"),
         ("consumers", jack(&json!({ "plans": ["gold", "tin"] })), "there is no plan 'tin'"),
     ];
     for (path, body, expected) in cases {
@@ -218,6 +231,101 @@ fn quotas_in_redis_outlive_a_gateway() {
     redis.kill();
     wait_until("Redis to be missed", LIMIT, || (status(&again) == 500).then_some(()));
     wait_until("requests to pass uncounted", LIMIT, || (status(&other) == 200).then_some(()));
+}
+
+/// Number of requests that pass, of `each` that four clients send to every gateway, all at the same time.
+fn overload(gateways: &[Gateway], each: usize) -> usize {
+    let passed = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for gateway in gateways {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut client = gateway.client();
+                    for _ in 0..each {
+                        let status = client.request("GET / HTTP/1.1\r\nHost: a\r\napikey: jacks\r\n\r\n").status;
+                        assert!(matches!(status, 200 | 429), "{status}");
+                        passed.fetch_add(usize::from(status == 200), SeqCst);
+                    }
+                });
+            }
+        }
+    });
+    passed.into_inner()
+}
+
+/// Three gateways with one Redis, of which one is killed under load; then Redis goes away and comes back.
+#[test]
+fn gateways_share_quotas_by_leases() {
+    const COUNT: usize = 1_500;
+    let (origin, mut redis) = (Origin::hello(), Redis::start());
+    // Requests count two units, and a limit that is far away has a lease of its own.
+    let plan = json!({
+        "id": "gold",
+        "metrics": [{ "name": "units", "rules": [{ "units": 2 }] }],
+        "limits": [
+            { "count": 2 * COUNT, "per": "year", "window": "calendar", "metric": "units" },
+            { "count": 1_000_000, "per": "day", "window": "sliding" },
+        ],
+    });
+    let metadata = json!({
+        "id": "plan", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": redis.port, "redis_timeout": 2000,
+        "lease": true,
+    });
+    let rules = json!({
+        "plugin_metadata": [metadata],
+        "plans": [plan],
+        "consumers": [{ "username": "jack", "plugins": { "key-auth": { "key": "jacks" }, "plan": { "plans": ["gold"] } } }],
+        "routes": [{ "id": "all", "uri": "/*", "plugins": { "key-auth": {} }, "upstream": { "nodes": { (origin.node()): 1 } } }],
+    });
+    let start = || Start::new(&rules).workers(2).start();
+    let mut gateways = vec![start(), start(), start()];
+    let key = "weir:plan:lease:jack:gold:year:calendar:plan/units:";
+    let granted = |redis: &Redis| redis.cli(&["HGET", key, "now"]).parse::<usize>().expect("a number");
+    let mut passed = overload(&gateways, 80);
+    assert_eq!(passed, 3 * 4 * 80, "all below the limit");
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    let asked: usize = calls.map(|calls| calls.parse::<usize>().expect("a number")).sum();
+    assert!(asked < passed * 3 / 2, "{asked} scripts for {passed} requests with two limits");
+    // Killed in the middle: what it held is lost, and nobody passes twice for it.
+    let killed = gateways.pop().expect("a gateway");
+    let answered = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut client = killed.client();
+            let mut answered = 0;
+            loop {
+                client.send("GET / HTTP/1.1\r\nHost: a\r\napikey: jacks\r\n\r\n");
+                match client.try_response() {
+                    Ok(response) => answered += usize::from(response.status == 200),
+                    Err(_) => break answered,
+                }
+            }
+        });
+        let before = granted(&redis);
+        wait_until("requests to be under way", LIMIT, || (granted(&redis) > before).then_some(()));
+        killed.signal(Signal::KILL);
+        load.join().expect("a client")
+    });
+    drop(killed);
+    passed += answered;
+    passed += overload(&gateways, 200);
+    assert!(passed <= COUNT, "{passed}");
+    wait_until("the last share to be used", LIMIT, || {
+        passed += overload(&gateways, 1);
+        (granted(&redis) == 2 * COUNT).then_some(())
+    });
+    passed += overload(&gateways, 20);
+    // What the killed gateway held: two workers, each with a quarter of the rest at the most.
+    assert!(passed > COUNT / 2, "{passed}");
+    // A gateway that starts holds nothing by itself.
+    gateways.push(start());
+    passed += overload(&gateways, 10);
+    assert!(passed <= COUNT, "{passed}");
+    redis.kill();
+    let statuses = || gateways.iter().map(|gateway| ask(gateway, "GET", "/", "jacks").status).collect::<Vec<_>>();
+    wait_until("Redis to be missed", LIMIT, || statuses().iter().all(|status| *status == 500).then_some(()));
+    redis.restart();
+    wait_until("Redis to be asked again", LIMIT, || statuses().iter().all(|status| *status == 200).then_some(()));
 }
 
 #[test]
@@ -305,4 +413,59 @@ fn a_file_that_has_no_counts_stops_the_start() {
     std::fs::write(&settings, text).expect("write the settings");
     let (status, _, said) = crate::harness::weir(&["run", "--settings", &settings.display().to_string()]);
     assert!(status != 0 && said.contains("plans.db") && said.contains("plans.keep_counts"), "{status}: {said}");
+}
+
+/// A document of Kong's with plans beside it.
+const KONG: &str = "
+_format_version: '3.0'
+plans:
+- {id: gold, limits: [{count: 2, per: year, window: calendar}]}
+- {id: tin, access: [{methods: [GET]}], limits: [{count: 1, per: year}]}
+services:
+- name: a
+  url: http://ORIGIN
+  plugins: [{name: key-auth}]
+  routes: [{name: all, paths: [/]}]
+consumers:
+- username: jack
+  plugins: [{name: plan, config: {plans: [gold]}}]
+  keyauth_credentials:
+  - {key: jacks}
+  - {key: phone, plan: {plans: [tin]}}
+  - {key: late, plan: {plans: [tin], expires: 1700000000}}
+- username: jill
+  keyauth_credentials: [{key: jills}]
+";
+
+#[test]
+fn plans_hold_in_documents_of_kong() {
+    let origin = Origin::hello();
+    let gateway = Start::text(&KONG.replace("ORIGIN", &origin.node())).start();
+    let status = |method: &str, key: &str| ask(&gateway, method, "/", key).status;
+    let first = ask(&gateway, "GET", "/", "jacks");
+    assert_eq!(
+        (first.status, first.field("x-ratelimit-limit"), first.field("x-ratelimit-remaining")),
+        (200, Some("2"), Some("1"))
+    );
+    assert_eq!([status("GET", "jacks"), status("GET", "jacks")], [200, 429]);
+    assert_eq!([status("POST", "phone"), status("GET", "phone"), status("GET", "phone")], [403, 200, 429]);
+    assert_eq!([status("GET", "late"), status("GET", "jills"), status("GET", "nobodys")], [401, 200, 401]);
+    let folder = tempfile::tempdir().expect("a folder");
+    for (from, to, reason) in [
+        ("plans: [gold]}}]", "plans: [lead]}}]", "there is no plan 'lead'"),
+        ("per: year, window", "per: decade, window", "plans[0].limits[0].per"),
+        ("plan: {plans: [tin]}}", "plan: {plan: tin}}", "consumers[0].keyauth_credentials[1].plan"),
+        (
+            "_format_version: '3.0'\nplans:",
+            "_format_version: '3.0'\nplans: 5\n_comment:",
+            "plans: expected an array, found 5",
+        ),
+    ] {
+        let file = folder.path().join("kong.yaml");
+        let text = KONG.replace("ORIGIN", &origin.node());
+        assert!(text.contains(from), "{from}");
+        fs::write(&file, text.replace(from, to)).expect("write a document");
+        let (status, said, errors) = crate::harness::weir(&["check", &file.display().to_string()]);
+        assert!(status != 0 && format!("{said}{errors}").contains(reason), "{to}: {status} {said} {errors}");
+    }
 }

@@ -10,9 +10,11 @@ use tempfile::TempDir;
 
 use crate::harness::{Authority, Gateway, Kind, LIMIT, Process, Start, free_port, program, wait_until};
 
-/// A server with an empty database, for everybody on loopback.
-struct Postgres {
-    port: u16,
+/// A server with an empty database on loopback.
+pub(crate) struct Postgres {
+    pub(crate) port: u16,
+    /// The authority of its certificate, which is for `db.test` and `localhost`.
+    pub(crate) authority: Authority,
     _process: Process,
     _folder: TempDir,
 }
@@ -33,7 +35,17 @@ fn command(name: &str, user: Option<u32>) -> Command {
 }
 
 impl Postgres {
-    fn start() -> Self {
+    /// For everybody.
+    pub(crate) fn start() -> Self {
+        Self::with_login("trust")
+    }
+
+    /// For the user `postgres` with the password `pg,pass=word`.
+    pub(crate) fn with_password() -> Self {
+        Self::with_login("scram-sha-256")
+    }
+
+    fn with_login(login: &str) -> Self {
         const NOBODY: u32 = 65_534;
         let user = rustix::process::geteuid().is_root().then_some(NOBODY);
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
@@ -41,10 +53,15 @@ impl Postgres {
         own(folder.path());
         let data = folder.path().join("data");
         let mut init = command("initdb", user);
-        init.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        let password = folder.path().join("password");
+        fs::write(&password, PASSWORD).expect("write a password");
+        own(&password);
+        init.arg("-D").arg(&data).args(["-U", "postgres", "-A", login, "-E", "UTF8", "--locale=C", "--no-sync"]);
+        init.arg("--pwfile").arg(&password);
         let made = init.current_dir("/").output().expect("run initdb");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let certificate = Authority::new().certificate(Kind::P256, &["db.test"]);
+        let authority = Authority::new();
+        let certificate = authority.certificate(Kind::P256, &["db.test", "localhost"]);
         for (name, text) in [("server.crt", &certificate.cert), ("server.key", &certificate.key)] {
             let path = data.join(name);
             fs::write(&path, text).expect("write a certificate");
@@ -55,17 +72,21 @@ impl Postgres {
         server.arg("-D").arg(&data).args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
         server.args(["-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "ssl=on", "-c", "shared_buffers=4MB"]);
         let process = Process::spawn(server.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null()));
-        let server = Self { port, _process: process, _folder: folder };
+        let server = Self { port, authority, _process: process, _folder: folder };
         wait_until("the database", LIMIT, || (ask(port, "disable", "select 1") == "1").then_some(()));
         server
     }
 }
 
+/// The password of the user `postgres`.
+const PASSWORD: &str = "pg,pass=word";
+
 /// What psql says.
-fn ask(port: u16, tls: &str, statement: &str) -> String {
+pub(crate) fn ask(port: u16, tls: &str, statement: &str) -> String {
     let target = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode={tls}");
-    let output =
-        Command::new(program("psql")).args(["-X", "-tA", "-c", statement, &target]).output().expect("run psql");
+    let mut psql = Command::new(program("psql"));
+    psql.env("PGPASSWORD", PASSWORD).args(["-X", "-tA", "-c", statement, &target]);
+    let output = psql.output().expect("run psql");
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)).trim().to_owned()
 }
 

@@ -1,15 +1,13 @@
 //! Keys of callers: credentials of key-auth that are made here, put on plans, renewed and taken back.
 
-use std::sync::Arc;
-
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use weir_store::{Change, Expectation, Item, Key, Kind};
 
+use super::applications::{change, random};
 use super::object;
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
-use crate::keys::new_key;
 use crate::request::Request;
 use crate::write::set_times;
 
@@ -34,15 +32,20 @@ impl Api {
             Some(Value::String(consumer)) => consumer,
             _ => return Err(Answer::bad("consumer: expected the name of a consumer")),
         };
+        let Some(owner) = self.item(&Key::new(Kind::Consumers, &consumer)).await? else {
+            return Err(Answer::error(StatusCode::NOT_FOUND, format!("there is no consumer {consumer}")));
+        };
+        self.make_key(&owner, body, request).await
+    }
+
+    /// Makes a key of a consumer, with these fields.
+    pub(super) async fn make_key(&self, owner: &Item, mut body: Map<String, Value>, request: &Request) -> Outcome {
+        let consumer = owner.key.id().to_owned();
         let secret = random()?;
-        let id = match body.remove("id") {
+        let id = match body.shift_remove("id") {
             None => random()?.chars().take(ID).collect(),
             Some(Value::String(id)) => id,
             Some(_) => return Err(Answer::bad("id: expected a text")),
-        };
-        let owner = Key::new(Kind::Consumers, &consumer);
-        let Some(owner) = self.item(&owner).await? else {
-            return Err(Answer::error(StatusCode::NOT_FOUND, format!("there is no consumer {consumer}")));
         };
         let key = key_of(&consumer, &id)?;
         if self.item(&key).await?.is_some() {
@@ -63,8 +66,13 @@ impl Api {
 
     /// Changes the plans of a key, or the key itself.
     pub(crate) async fn change_key(&self, path: &[String], request: &Request) -> Outcome {
+        let body = object(request, &["plan", "renew"])?;
+        self.renew_key(path, body, request).await
+    }
+
+    /// Changes a key by these fields.
+    pub(super) async fn renew_key(&self, path: &[String], mut body: Map<String, Value>, request: &Request) -> Outcome {
         let (key, item) = self.key_at(path).await?;
-        let mut body = object(request, &["plan", "renew"])?;
         let mut value = match serde_json::from_str::<Value>(&item.value) {
             Ok(Value::Object(value)) => value,
             _ => return Err(Answer::bad(format!("{key} is no JSON object"))),
@@ -116,20 +124,8 @@ fn key_of(consumer: &str, id: &str) -> Result<Key, Answer> {
     path.parse::<Key>().map_err(|error| Answer::bad(error.to_string()))
 }
 
-fn change(key: Key, value: &Map<String, Value>) -> Result<Change, Answer> {
-    let text = serde_json::to_string(value).map_err(|error| Answer::bad(error.to_string()))?;
-    Ok(Change { key, value: Some(Arc::from(text)), expires: None })
-}
-
-fn random() -> Result<String, Answer> {
-    new_key().map_err(|_| {
-        tracing::error!("the system gives no random bytes");
-        Answer::internal()
-    })
-}
-
 /// A key as it is listed: nothing of its plugins but their names.
-fn told(item: &Item) -> Value {
+pub(super) fn told(item: &Item) -> Value {
     let value = serde_json::from_str::<Value>(&item.value).unwrap_or_default();
     let plugins = value.get("plugins").and_then(Value::as_object);
     let mut told = json!({

@@ -4,12 +4,41 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use weir_store::{Item, Kind};
 
+use super::rights::wanted_team;
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
+use crate::request::Request;
 
 impl Api {
     /// Services with their routes, and routes without a service, each with the plans that include it.
-    pub(crate) async fn products(&self) -> Outcome {
+    pub(crate) async fn products(&self, request: &Request) -> Outcome {
+        let (team, plan) = (wanted_team(request)?, request.query.get("plan"));
+        let (revision, all) = self.all_products().await?;
+        let of = |product: &Value, plan: &str| plans_of(product).any(|one| one == plan);
+        let is_wanted = |product: &Value| {
+            team.is_none_or(|team| product.get("team").and_then(Value::as_str) == Some(team))
+                && plan.is_none_or(|plan| of(product, plan))
+        };
+        let products: Vec<Value> = all.into_iter().filter(is_wanted).collect();
+        Ok(Answer::json(StatusCode::OK, &json!({ "revision": revision, "products": products })))
+    }
+
+    /// The products that one of these plans includes, each with those of these plans.
+    pub(super) async fn products_of(&self, plans: &[String]) -> Result<Vec<Value>, Answer> {
+        let (_, mut products) = self.all_products().await?;
+        for product in &mut products {
+            if let Some(Value::Array(found)) = product.get_mut("plans") {
+                found.retain(|plan| {
+                    plan.get("id").and_then(Value::as_str).is_some_and(|id| plans.iter().any(|one| one == id))
+                });
+            }
+        }
+        products.retain(|product| plans_of(product).next().is_some());
+        Ok(products)
+    }
+
+    async fn all_products(&self) -> Result<(u64, Vec<Value>), Answer> {
+        let _turn = self.turns.list().await?;
         let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
         let of = |kind: Kind| listing.items.iter().filter(move |item| item.key.kind() == kind).map(Known::new);
         let (services, routes) = (of(Kind::Services).collect::<Vec<_>>(), of(Kind::Routes).collect::<Vec<_>>());
@@ -23,8 +52,14 @@ impl Api {
         for route in routes.iter().filter(|route| route.text("service_id").is_none()) {
             products.push(product(route, None, &[route], &plans));
         }
-        Ok(Answer::json(StatusCode::OK, &json!({ "revision": listing.revision, "products": products })))
+        Ok((listing.revision, products))
     }
+}
+
+/// Ids of the plans of a product.
+fn plans_of(product: &Value) -> impl Iterator<Item = &str> {
+    let plans = product.get("plans").and_then(Value::as_array).into_iter().flatten();
+    plans.filter_map(|plan| plan.get("id")?.as_str())
 }
 
 /// A resource with its value.
@@ -62,6 +97,9 @@ fn product(api: &Known<'_>, service: Option<&str>, routes: &[&Known<'_>], plans:
         if let Some(text) = api.text(field) {
             told[field] = text.into();
         }
+    }
+    if let Some(team) = api.value.get("labels").and_then(|labels| labels.get("team")) {
+        told["team"] = team.clone();
     }
     told
 }

@@ -11,10 +11,14 @@ use crate::request::Request;
 impl Api {
     /// Answers a question about usage, as JSON or CSV.
     pub(crate) async fn usage(&self, request: &Request) -> Outcome {
+        self.answer_usage(Arguments(request.query.pairs())).await
+    }
+
+    /// Answers a question with these arguments.
+    pub(super) async fn answer_usage(&self, arguments: Arguments) -> Outcome {
         let Some(usage) = self.gateway.usage() else {
             return Err(Answer::error(StatusCode::NOT_FOUND, "usage is not recorded: usage.enabled is false"));
         };
-        let arguments = Arguments(request.query.pairs());
         let turn = self.turns.list().await?;
         let told = tokio::task::spawn_blocking(move || usage.ask(&arguments)).await;
         drop(turn);

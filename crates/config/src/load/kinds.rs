@@ -22,8 +22,8 @@ use crate::kind::ResourceKind;
 use crate::model::{Items, Model};
 use crate::node::{Kind, Node, Path, push_index};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, Plan, PluginConfig, PluginMetadata, Proto, Route,
-    SecretManager, Service, Ssl, SslType, Status, StreamRoute, Upstream, compile_proto,
+    Consumer, ConsumerGroup, Credential, Developer, GlobalRule, Id, Origin, Plan, PluginConfig, PluginMetadata, Proto,
+    Route, SecretManager, Service, Ssl, SslType, Status, StreamRoute, Upstream, compile_proto,
 };
 use crate::schema::json_schema;
 use crate::unsupported::{Owner, take_out};
@@ -494,25 +494,15 @@ impl Item for Plan {
     numbered_item!();
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        let Some(limits) = node.get("limits").and_then(Node::as_seq) else { return };
-        let text = |limit: &Node, name: &str, default: &'static str| {
-            limit.get(name).map_or(default.to_owned(), |value| value.to_json().as_str().unwrap_or_default().to_owned())
-        };
-        let of = |limit: &Node| [text(limit, "per", ""), text(limit, "window", "fixed"), text(limit, "scope", "plan")];
-        for (at, limit) in limits.iter().enumerate() {
-            let [per, window, _] = of(limit);
-            let mut fault = |mark, name: &str, what| {
-                let path = field(path, &format!("limits[{at}]{name}"));
-                loader.found.push(Diagnostic::error(mark, path, Code::Expected { what }));
-            };
-            if window == "sliding" && matches!(per.as_str(), "week" | "month" | "year") {
-                fault(limit.mark_of("window"), ".window", "fixed or calendar for a period longer than a day");
-            }
-            if limits.iter().take(at).any(|other| of(other) == of(limit)) {
-                fault(limit.mark, "", "one limit of each per, window and scope: two would count in the same place");
-            }
-        }
+        super::plan_limits::check(loader, node, path);
     }
+}
+
+impl Item for Developer {
+    const KIND: ResourceKind = ResourceKind::Developers;
+    listed_item!(developers);
+    typed_item!();
+    numbered_item!();
 }
 
 impl Item for ConsumerGroup {

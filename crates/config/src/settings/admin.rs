@@ -11,7 +11,8 @@ pub struct Admin {
     /// The key with all rights. Empty: the one that was made at the first start, and shown then. In the data directory
     /// only its digest is kept.
     pub key: Secret,
-    /// Further keys: a list of mappings with `name`, `key` and `role`, which is `admin`, `operator` or `viewer`.
+    /// Further keys: a list of mappings with `name`, `key` and `role`, which is `admin` (or `owner`), `operator` or `viewer`, and with `team`
+    /// for a key that changes resources of a team alone.
     #[schemars(length(max = 64))]
     pub keys: Vec<AdminKey>,
     /// Requests need a key if true. `false` gives everyone who reaches the API all rights.
@@ -56,6 +57,10 @@ pub struct AdminKey {
     pub key: Secret,
     /// Rights of the key.
     pub role: AdminRole,
+    /// The team of the key, which may change resources with the label `team` of this value alone.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 256), regex(pattern = r"^\S+$"))]
+    pub team: Option<String>,
 }
 
 /// Rights of a key of the Admin API.
@@ -64,7 +69,9 @@ pub struct AdminKey {
 pub enum AdminRole {
     /// Everything.
     Admin,
-    /// Reading, and changing callers: consumers, credentials, consumer groups and plans.
+    /// Everything: another word for `admin`.
+    Owner,
+    /// Reading, and changing callers: consumers, credentials, consumer groups, plans and developers.
     Operator,
     /// Reading.
     Viewer,

@@ -72,6 +72,8 @@ const ID: (&str, Shape) = ("id", Text);
 const TAGS: (&str, Shape) = ("tags", Texts);
 const CREATED: (&str, Shape) = ("created_at", Any);
 const UPDATED: (&str, Shape) = ("updated_at", Any);
+/// Plans of a credential, which Kong does not have.
+const PLAN: (&str, Shape) = ("plan", Any);
 const CONSUMER: (&str, Shape) = ("consumer", Reference(E::Consumers));
 
 impl Description {
@@ -390,7 +392,7 @@ static KEY_AUTH: Description = Description {
     name: "key",
     is_secret: true,
     required: &["key"],
-    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("key", Text), ("ttl", Whole(0, 100_000_000))],
+    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("key", Text), ("ttl", Whole(0, 100_000_000)), PLAN],
     ..Description::PLAIN
 };
 
@@ -399,7 +401,7 @@ static BASIC_AUTH: Description = Description {
     noun: "basic-auth credential",
     name: "username",
     required: &["username", "password"],
-    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("username", Text), ("password", Text)],
+    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("username", Text), ("password", Text), PLAN],
     ..Description::PLAIN
 };
 
@@ -427,6 +429,7 @@ static JWT: Description = Description {
         ("key", Text),
         ("secret", Text),
         ("rsa_public_key", Text),
+        PLAN,
         (
             "algorithm",
             OneOf(&[
@@ -443,7 +446,7 @@ static HMAC_AUTH: Description = Description {
     noun: "hmac-auth credential",
     name: "username",
     required: &["username"],
-    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("username", Text), ("secret", Text)],
+    fields: &[ID, TAGS, CREATED, UPDATED, CONSUMER, ("username", Text), ("secret", Text), PLAN],
     ..Description::PLAIN
 };
 

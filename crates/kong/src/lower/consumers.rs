@@ -50,7 +50,12 @@ pub(crate) fn lower(
                 let conf = conf(credential, consumer, is_hashed);
                 let held = map(credential.node.mark, [(plugin, conf)]);
                 let id = text(&credential.id);
-                credentials.push(map(credential.node.mark, [("id", id), ("plugins", held)]));
+                let mut lowered = map(credential.node.mark, [("id", id), ("plugins", held)]);
+                if let Some(plan) = credential.node.get("plan") {
+                    lowered.insert("plan", plan.clone());
+                    entity.elsewhere.push((format!("credentials[{}].plan", credentials.len()), credential.at("plan")));
+                }
+                credentials.push(lowered);
             }
         }
         entity.elsewhere.extend(own.elsewhere);

@@ -3,7 +3,7 @@
 pub(crate) mod counter;
 mod group;
 mod lease;
-mod leases;
+pub(crate) mod leases;
 pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
@@ -25,7 +25,7 @@ use crate::traffic::policy::Policy;
 use crate::traffic::redis::{self, Redis, RedisConf};
 use crate::traffic::refusal::{Refusal, Told, Verdict};
 use crate::traffic::table::Table;
-use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
+use counter::{Charge, Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
 use group::Group;
 use leases::Leases;
 use remote::{Exchange, Remote};
@@ -527,13 +527,13 @@ fn leased<T>(
     remote: &Remote,
     limit: &Limit,
     cx: &mut RequestCx<'_>,
-    ask: impl FnOnce(&Leases, &mut Vec<u8>, &Quota) -> T,
+    ask: impl FnOnce(&Leases, &mut Vec<u8>, &Charge) -> T,
     leases: &Leases,
 ) -> Result<(T, Quota), Verdict> {
     let mut key = cx.take_scratch();
     let concerns = remote.write_key(limit, cx, &mut key);
     let quota = if concerns { limit.quota(cx).ok_or(Verdict::Failed(NO_QUOTA)) } else { Err(Verdict::Skipped) };
-    let asked = quota.map(|quota| (ask(leases, &mut key, &quota), quota));
+    let asked = quota.map(|quota| (ask(leases, &mut key, &Charge::one(&quota)), quota));
     cx.put_scratch(key);
     asked
 }

@@ -1,9 +1,10 @@
 //! `plan`: what a caller may call, and how much.
 
-mod calendar;
 mod counts;
+mod rights;
+mod watch;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
@@ -12,16 +13,15 @@ use weir_config::schema::{json_schema, read};
 use weir_config::{Diagnostic, Node, Period, PlanScope, PlanWindow};
 use weir_expr::{Value, Variable};
 use weir_plugin::{
-    CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plan, PlanAccess, PlanLimit, PlanPath, Plugin,
-    RequestCx, Tables,
+    CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plan, PlanLimit, Plugin, RequestCx, Tables,
 };
 use weir_wire::name::FieldName;
 
 pub use self::counts::{PlanCount, PlanCounts};
-use crate::traffic::limit_count::counter::{Quota, Taken, WindowKind};
-use crate::traffic::limit_count::remote;
-use crate::traffic::policy::Policy;
-use crate::traffic::redis::{Redis, RedisConf};
+pub use self::watch::{QuotaUse, QuotaWatch};
+use crate::traffic::limit_count::counter::{Charge, Taken};
+use crate::traffic::meter::{Meter, MeterConf, Metered, Span, length};
+use rights::{includes, units};
 
 /// The definition.
 #[derive(Debug)]
@@ -49,20 +49,6 @@ pub(crate) struct Conf {
 
 fn yes() -> bool {
     true
-}
-
-/// `plugin_metadata` of `plan`: where counts are kept.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-struct Metadata {
-    /// The place of the counts of all plans. `local`: in this process, shared by all its workers. `redis`,
-    /// `redis-cluster`, `redis-sentinel`: in a Redis, shared by all gateways, which is asked for each limit of each
-    /// request.
-    policy: Policy,
-    /// Lets requests through when Redis does not answer. Otherwise they are answered with 500.
-    allow_degradation: bool,
-    #[serde(flatten)]
-    redis: RedisConf,
 }
 
 impl Define for OnPlan {
@@ -97,15 +83,11 @@ expires: 4102444800
     type ConsumerConf = ();
 
     fn metadata_schema() -> Option<Schema> {
-        Some(json_schema::<Metadata>())
+        Some(json_schema::<MeterConf>())
     }
 
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
-        let typed = read::<Metadata>(metadata)?;
-        let mut found = RedisConf::unused(metadata);
-        if let Err(Invalid { path, code, .. }) = typed.redis.topology(typed.policy) {
-            found.push(Diagnostic::error(metadata.mark_of(&path), &*path, *code));
-        }
+        let found = read::<MeterConf>(metadata)?.check(metadata);
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
@@ -116,11 +98,7 @@ expires: 4102444800
             return None;
         }
         Some(Compiled::build(move |build| {
-            let metadata = build.metadata::<Metadata>()?;
-            let redis = metadata.redis.topology(metadata.policy)?.map(|topology| {
-                let servers = (&metadata.redis, metadata.policy, topology);
-                Redis::new(servers, "count", metadata.allow_degradation, build)
-            });
+            let meter = Meter::new(&build.metadata::<MeterConf>()?, build)?;
             let find = |(at, id): (usize, &String)| {
                 let plan = build.plans.find(id);
                 plan.ok_or_else(|| Invalid::new(format!("plans[{at}]"), format!("there is no plan '{id}'")))
@@ -131,9 +109,7 @@ expires: 4102444800
                 suspended: conf.suspended,
                 of_key: build.place.starts_with("credential/"),
                 shows: conf.show_limit_headers,
-                redis: redis.transpose()?,
-                degrades: metadata.allow_degradation,
-                counts: PlanCounts::of(build.states, build.limit_keys),
+                meter,
             })
         }))
     }
@@ -150,10 +126,7 @@ struct Planned {
     /// True for the plan of one credential, whose requests count apart from those of its consumer's other keys.
     of_key: bool,
     shows: bool,
-    counts: Arc<PlanCounts>,
-    /// The Redis that holds the counts instead.
-    redis: Option<Redis>,
-    degrades: bool,
+    meter: Meter,
 }
 
 /// Names of the fields about a limit.
@@ -164,7 +137,6 @@ impl Plugin for Planned {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
         let Some(tables) = cx.tables() else { return cx.fail(500, NO_TABLES) };
         match self.plan(&tables, cx) {
-            Ok(plan) if self.redis.is_some() && !plan.limits.is_empty() => Flow::Suspend,
             Ok(plan) => self.count(plan, &tables, cx),
             Err(refusal) => refusal,
         }
@@ -177,9 +149,9 @@ impl Plugin for Planned {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            let (Some(redis), Some(tables)) = (&self.redis, cx.tables()) else { return cx.fail(500, NO_TABLES) };
+            let Some(tables) = cx.tables() else { return cx.fail(500, NO_TABLES) };
             match self.plan(&tables, cx) {
-                Ok(plan) => self.count_remote(redis, plan, &tables, cx).await,
+                Ok(plan) => self.count_waiting(plan, &tables, cx).await,
                 Err(refusal) => refusal,
             }
         })
@@ -208,60 +180,88 @@ impl Planned {
         Ok(plan)
     }
 
-    /// Counts a request against all limits of a plan.
+    /// Counts a request against all limits of a plan, or lets it wait. Nothing is counted then.
     fn count(&self, plan: &Plan, tables: &Tables, cx: &mut RequestCx<'_>) -> Flow {
-        let now = cx.unix_ms();
+        let mut is_ready = |limit: &PlanLimit| {
+            self.with_charge(plan, limit, tables, cx, |name, _, charge| self.meter.is_ready(name, charge))
+        };
+        if plan.limits.len() > 1 && !plan.limits.iter().all(|limit| is_ready(limit).unwrap_or(true)) {
+            return Flow::Suspend;
+        }
         let mut tightest = None;
         for limit in &plan.limits {
-            let mut text = cx.take_scratch();
-            self.write_key(plan, limit, tables, cx, &mut text);
-            let quota = quota(limit, now);
-            let taken = self.counts.take(&text, now, &quota, length(limit.per));
-            cx.put_scratch(text);
-            let Ok(taken) = taken else { return cx.fail(500, "plan: no room for another count") };
-            if let Some(refusal) = self.conclude(limit, taken, &mut tightest, cx) {
+            let metered =
+                self.with_charge(plan, limit, tables, cx, |name, now, charge| self.meter.charge_now(name, now, charge));
+            let metered = match metered {
+                None => continue,
+                // Of several limits each is ready.
+                Some(None) => return Flow::Suspend,
+                Some(Some(metered)) => metered,
+            };
+            if let Some(refusal) = self.conclude(limit, metered, &mut tightest, cx) {
                 return refusal;
             }
         }
         self.pass(tightest, cx)
     }
 
-    /// The same in a Redis.
-    async fn count_remote(&self, redis: &Redis, plan: &Plan, tables: &Tables, cx: &mut RequestCx<'_>) -> Flow {
-        let now = cx.unix_ms();
+    /// The same with waits for Redis.
+    async fn count_waiting(&self, plan: &Plan, tables: &Tables, cx: &mut RequestCx<'_>) -> Flow {
         let mut tightest = None;
         for limit in &plan.limits {
-            let mut key = cx.take_scratch();
-            redis.write_prefix(&mut key);
-            self.write_key(plan, limit, tables, cx, &mut key);
-            let quota = quota(limit, now);
-            let counted = remote::count(redis, &key, &quota, 1, false).await;
-            cx.put_scratch(key);
-            let taken = match counted {
-                Ok(counted) => Taken {
-                    passed: counted.passed,
-                    remaining: if counted.passed { limit.count.saturating_sub(counted.used) } else { 0 },
-                    // Redis has no window where no request may pass.
-                    reset: if counted.left == 0 { quota.window } else { counted.left },
-                },
-                Err(_) if self.degrades => continue,
-                Err(_) => return cx.fail(500, "plan: Redis cannot be asked"),
-            };
-            if let Some(refusal) = self.conclude(limit, taken, &mut tightest, cx) {
+            let Some((name, now, charge)) = self.charge(plan, limit, tables, cx) else { continue };
+            let metered = self.meter.charge(&name, now, &charge).await;
+            cx.put_scratch(name);
+            if let Some(refusal) = self.conclude(limit, metered, &mut tightest, cx) {
                 return refusal;
             }
         }
         self.pass(tightest, cx)
+    }
+
+    /// Does something with the name of a limit's count and the charge; `None`: the limit does not concern the request.
+    fn with_charge<T>(
+        &self,
+        plan: &Plan,
+        limit: &PlanLimit,
+        tables: &Tables,
+        cx: &mut RequestCx<'_>,
+        then: impl FnOnce(&mut Vec<u8>, u64, &Charge) -> T,
+    ) -> Option<T> {
+        let (mut name, now, charge) = self.charge(plan, limit, tables, cx)?;
+        let done = then(&mut name, now, &charge);
+        cx.put_scratch(name);
+        Some(done)
+    }
+
+    /// The name of a limit's count, in scratch memory of the request, the time, and the charge.
+    fn charge(
+        &self,
+        plan: &Plan,
+        limit: &PlanLimit,
+        tables: &Tables,
+        cx: &mut RequestCx<'_>,
+    ) -> Option<(Vec<u8>, u64, Charge)> {
+        let units = units(plan, limit, cx).filter(|units| *units > 0)?;
+        let mut name = cx.take_scratch();
+        self.meter.begin(&mut name);
+        self.write_key(plan, limit, tables, cx, &mut name);
+        let now = cx.unix_ms();
+        Some((name, now, span(limit).charge(limit.count, units, now)))
     }
 
     /// The refusal by a limit. Otherwise it is the tightest so far, or not.
     fn conclude(
         &self,
         limit: &PlanLimit,
-        taken: Taken,
+        metered: Metered,
         tightest: &mut Option<(u64, Taken)>,
         cx: &mut RequestCx<'_>,
     ) -> Option<Flow> {
+        let taken = match metered {
+            Ok(taken) => taken?,
+            Err(uncounted) => return Some(cx.fail(500, uncounted.reason())),
+        };
         if !taken.passed {
             return Some(self.reject(limit, taken, cx));
         }
@@ -304,7 +304,6 @@ impl Planned {
     /// Writes the key of a count: by caller, plan, kind of limit, and what the limit counts apart. The number of requests is not
     /// in it, so that a changed limit goes on with the same count.
     fn write_key(&self, plan: &Plan, limit: &PlanLimit, tables: &Tables, cx: &RequestCx<'_>, out: &mut Vec<u8>) {
-        const PERIODS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
         let caller = cx.consumer().and_then(|who| tables.consumers.get(who.consumer));
         let caller = caller.map_or("", |caller| &*caller.name.text);
         let window = match limit.window {
@@ -317,72 +316,47 @@ impl Planned {
             PlanScope::Service => ("service", cx.variable(&Variable::ServiceId)),
             PlanScope::Route => ("route", cx.variable(&Variable::RouteId)),
         };
-        let period = PERIODS.get(limit.per as usize).copied().unwrap_or_default();
+        let period = period_name(limit.per);
         out.extend_from_slice(caller.as_bytes());
         if let Some(key) = cx.consumer().filter(|_| self.of_key).and_then(|who| tables.consumers.credential(who)) {
             out.push(b'/');
             out.extend_from_slice(key.as_bytes());
         }
         out.push(b':');
-        for part in [&*plan.id.text, period, window, scope] {
+        for part in [&*plan.id.text, period, window] {
             out.extend_from_slice(part.as_bytes());
             out.push(b':');
         }
+        out.extend_from_slice(scope.as_bytes());
+        if let Some(metric) = limit.metric.and_then(|at| plan.metrics.get(usize::from(at))) {
+            out.push(b'/');
+            out.extend_from_slice(metric.name.as_bytes());
+        }
+        out.push(b':');
         if let Some(Value::Bytes(id)) = apart {
             out.extend_from_slice(id);
         }
     }
 }
 
-/// True if a plan lets a request through.
-fn includes(plan: &Plan, cx: &RequestCx<'_>) -> bool {
-    plan.access.as_ref().is_none_or(|entries| entries.iter().any(|entry| fits(entry, cx)))
+/// The name of a period, as it is written.
+fn period_name(period: Period) -> &'static str {
+    match period {
+        Period::Second => "second",
+        Period::Minute => "minute",
+        Period::Hour => "hour",
+        Period::Day => "day",
+        Period::Week => "week",
+        Period::Month => "month",
+        Period::Year => "year",
+    }
 }
 
-fn fits(entry: &PlanAccess, cx: &RequestCx<'_>) -> bool {
-    let has = |ids: &Option<Box<[Box<str>]>>, variable: &Variable| {
-        ids.as_ref().is_none_or(|ids| match cx.variable(variable) {
-            Some(Value::Bytes(id)) => ids.iter().any(|one| one.as_bytes() == id),
-            _ => false,
-        })
-    };
-    let request = cx.request();
-    has(&entry.routes, &Variable::RouteId)
-        && has(&entry.services, &Variable::ServiceId)
-        && entry.methods.as_ref().is_none_or(|all| all.iter().any(|one| one.as_bytes() == request.method_bytes()))
-        && entry.paths.as_ref().is_none_or(|paths| {
-            let path = request.path();
-            // Whoever reads the path in another way might see one that is not included.
-            !request.has_other_readings()
-                && paths.iter().any(|one| match one {
-                    PlanPath::Whole(whole) => path == whole.as_bytes(),
-                    PlanPath::Beginning(beginning) => path.starts_with(beginning.as_bytes()),
-                })
-        })
-}
-
-/// A limit as a counter knows it, at a time in milliseconds since 1970.
-fn quota(limit: &PlanLimit, now: u64) -> Quota {
-    let length = length(limit.per);
-    let (window, kind) = match limit.window {
-        PlanWindow::Fixed => (length, WindowKind::Fixed),
-        PlanWindow::Sliding => (length, WindowKind::Sliding),
-        // A window that begins now ends with the period.
-        PlanWindow::Calendar => (calendar::left(limit.per, now).unwrap_or(length), WindowKind::Fixed),
-    };
-    Quota { count: limit.count, window, kind }
-}
-
-/// Milliseconds of a period outside of a calendar.
-fn length(per: Period) -> u64 {
-    const DAY: u64 = 86_400_000;
-    match per {
-        Period::Second => 1000,
-        Period::Minute => 60_000,
-        Period::Hour => 3_600_000,
-        Period::Day => DAY,
-        Period::Week => 7 * DAY,
-        Period::Month => 30 * DAY,
-        Period::Year => 365 * DAY,
+/// The periods of a limit.
+fn span(limit: &PlanLimit) -> Span {
+    match limit.window {
+        PlanWindow::Fixed => Span::Fixed(length(limit.per)),
+        PlanWindow::Sliding => Span::Sliding(length(limit.per)),
+        PlanWindow::Calendar => Span::Calendar(limit.per),
     }
 }

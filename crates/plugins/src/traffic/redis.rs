@@ -383,6 +383,11 @@ impl Redis {
         });
     }
 
+    /// The beginning of its keys.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Writes the beginning of its keys.
     pub(crate) fn write_prefix(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.prefix.as_bytes());

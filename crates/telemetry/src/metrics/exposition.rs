@@ -198,6 +198,12 @@ impl Scrape {
         if let Some(status) = metrics.usage.get() {
             usage::write(&**status, &metrics.labels, out);
         }
+        if let Some(status) = metrics.usage_exports.get() {
+            usage::write_exports(&**status, out);
+        }
+        if let Some(status) = metrics.alerts.get() {
+            usage::write_alerts(&**status, out);
+        }
         if let Some(status) = metrics.etcd.get() {
             etcd::write(&**status, out);
         }

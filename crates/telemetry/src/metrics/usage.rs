@@ -21,6 +21,45 @@ pub trait UsageStatus: Debug + Send + Sync {
     fn each(&self, tell: &mut dyn FnMut(Label, u8, [u64; 3]));
 }
 
+/// Source of the totals of exports of usage, queried at each scrape.
+pub trait UsageExportStatus: Debug + Send + Sync {
+    /// Hands over each export: its name, the rows that were sent, attempts that failed, and the time in seconds since 1970
+    /// at which everything was sent.
+    fn each(&self, tell: &mut dyn FnMut(&str, [u64; 3]));
+}
+
+/// Source of the totals of alerts, queried at each scrape.
+pub trait AlertStatus: Debug + Send + Sync {
+    /// Messages that were sent, attempts that failed, and messages that were given up.
+    fn counts(&self) -> [u64; 3];
+}
+
+/// Writes the metrics of alerts.
+pub(super) fn write_alerts(status: &dyn AlertStatus, out: &mut String) {
+    let [sent, failed, dropped] = status.counts();
+    single(out, "weir_alerts_sent_total", "counter", "Messages of alerts that were sent", sent);
+    single(out, "weir_alert_failures_total", "counter", "Attempts to send a message of an alert that failed", failed);
+    single(out, "weir_alerts_dropped_total", "counter", "Messages of alerts that were given up", dropped);
+}
+
+/// Writes the metrics of exports.
+pub(super) fn write_exports(status: &dyn UsageExportStatus, out: &mut String) {
+    let families = [
+        ("weir_usage_exported_rows_total", "counter", "Rows of usage that were sent, by export"),
+        ("weir_usage_export_failures_total", "counter", "Attempts to send usage that failed, by export"),
+        ("weir_usage_export_complete_seconds", "gauge", "Time at which all usage had been sent, in seconds since 1970"),
+    ];
+    for (at, (name, kind, help)) in families.into_iter().enumerate() {
+        header(out, name, kind, help);
+        status.each(&mut |export, numbers| {
+            let _ = write!(out, "{name}{{export=");
+            quoted(out, export);
+            out.push('}');
+            value(out, numbers.get(at).copied().unwrap_or_default());
+        });
+    }
+}
+
 /// Writes the metrics.
 pub(super) fn write(status: &dyn UsageStatus, labels: &Labels, out: &mut String) {
     let mut apis = Vec::new();

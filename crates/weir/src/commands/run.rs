@@ -11,12 +11,15 @@ use weir_config::settings::{
     AccessLog, AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath, StreamAccessLog,
 };
 use weir_config::{Diagnostic, Settings};
+use weir_plugins::PlanCounts;
 use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
 use weir_store::{Kind, Listing, Memory};
 use weir_telemetry::access_log::{AccessLog as Opened, AccessLogOptions, AccessLogs, Format, Target};
 use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
 
+use crate::alerts::Alerts;
 use crate::cli::{FamilyArg, RulesArgs, RunArgs};
+use crate::exports::Exports;
 use crate::failure::Failure;
 use crate::process::control::{self, Gateway, Source};
 use crate::process::descriptors;
@@ -160,8 +163,15 @@ fn run_with(
     }
     reports::start(&settings).context("cannot start what sends reports (reports)")?;
     let usage = usage::open(&settings, &metrics).context("cannot record usage (usage.enabled)")?;
+    let exports = match &usage {
+        Some(_) => Exports::start(&settings, &usage::path(&settings), &metrics).context("cannot export usage")?,
+        None if settings.usage.exports.is_empty() => Exports::default(),
+        None => return Err(Failure::Other(anyhow::anyhow!("usage.exports: needs usage.enabled: true"))),
+    };
     let counts =
         plan_counts::start(&settings, &rules, &metrics).context("cannot keep counts of plans (plans.keep_counts)")?;
+    let plan_counts = PlanCounts::of(rules.compiler.states(), settings.limits.limit_keys as usize);
+    let alerts = Alerts::start(&settings, usage.as_ref(), &plan_counts, &metrics).context("cannot start alerts")?;
     let flush = settings.reports.flush.duration();
     let nice = settings.config.nice;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -186,6 +196,7 @@ fn run_with(
         metrics,
         access_logs: access_logs.clone(),
         usage: usage.clone(),
+        counts: plan_counts,
         error_log: Arc::clone(&error_log),
         inherited,
         pages: servers.pages,
@@ -202,6 +213,8 @@ fn run_with(
     if usage.is_some_and(|usage| !usage.close(LAST_WRITES)) {
         tracing::error!("the last usage could not be written");
     }
+    exports.close(LAST_WRITES);
+    drop(alerts);
     if counts.is_some_and(|counts| !counts.close(LAST_WRITES)) {
         tracing::error!("the last counts of plans could not be written");
     }

@@ -29,6 +29,7 @@ use weir_admin::{Configuration, Hosts, Pulse, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
 use weir_kong_admin::KongAdmin;
+use weir_plugins::PlanCounts;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLogs;
@@ -89,6 +90,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_logs: AccessLogs,
     pub(crate) usage: Option<Arc<Usage>>,
+    /// Counts of plans.
+    pub(crate) counts: Arc<PlanCounts>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
     /// Maximum number of connections of each server for metrics, status and control.
@@ -305,6 +308,7 @@ impl Bound {
         let Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane } = self;
         let Gateway { program, settings, rules, mut snapshot, mut source, metrics, pages, .. } = gateway;
         let (access_logs, error_log, usage) = (gateway.access_logs, gateway.error_log, gateway.usage);
+        let counts = gateway.counts;
         let mut tasks = JoinSet::new();
         let workers = data_plane.workers();
         let draining = Draining::default();
@@ -393,6 +397,7 @@ impl Bound {
                 curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
                 snapshots: data_plane.read().await.snapshots(),
                 usage,
+                counts,
                 pulse,
                 checks: Arc::clone(&checks),
                 about: server_info::about(workers),

@@ -1,6 +1,6 @@
 //! The record of who has called what.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_config::Settings;
@@ -12,6 +12,11 @@ use crate::process::priority::stand_back;
 
 /// Name of the database in the data directory.
 const FILE: &str = "usage.db";
+
+/// The path of the database.
+pub(crate) fn path(settings: &Settings) -> PathBuf {
+    Path::new(&settings.store.data_dir).join(FILE)
+}
 
 /// Opens the database and starts what writes to it; `None` where nothing is recorded.
 ///

@@ -51,7 +51,7 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
             bail!("admin.keys[{at}].key: a key may not be empty");
         }
         let role = match key.role {
-            AdminRole::Admin => Role::Admin,
+            AdminRole::Admin | AdminRole::Owner => Role::Admin,
             AdminRole::Operator => Role::Operator,
             AdminRole::Viewer => Role::Viewer,
             AdminRole::None => bail!(
@@ -60,7 +60,7 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
                 key.name
             ),
         };
-        keys.add(&key.name, role, key_digest(key.key.expose()));
+        keys.add_of_team(&key.name, role, key.team.as_deref(), key_digest(key.key.expose()));
     }
     let file = folder.map(|folder| folder.join(FILE));
     let (before, readable) = match file.as_deref().map(read) {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_admin::{Audience, Gateway, Pulse, Schemas};
+use weir_admin::{Audience, Gateway, Pulse, QuotaName, Schemas};
 use weir_config::{Diagnostic, Node, Settings};
+use weir_plugins::PlanCounts;
 use weir_proxy::{AddressHealth, HealthChecks, Snapshot, UpstreamHealth};
 use weir_store::{Kind, Secrets};
 use weir_usage::Usage;
@@ -31,6 +32,8 @@ pub(crate) struct Insight {
     pub(crate) checks: Arc<HealthChecks>,
     /// Properties of this process.
     pub(crate) about: Value,
+    /// Counts of plans.
+    pub(crate) counts: Arc<PlanCounts>,
 }
 
 impl Gateway for Insight {
@@ -83,6 +86,16 @@ impl Gateway for Insight {
 
     fn usage(&self) -> Option<Arc<Usage>> {
         self.usage.clone()
+    }
+
+    fn quota(&self, name: &QuotaName, now: u64) -> Option<(u64, u64)> {
+        let QuotaName { caller, plan, per, window, scope, id } = name;
+        self.counts.used(&[caller, plan, per, window, scope, id], now)
+    }
+
+    fn reset_quota(&self, name: &QuotaName) -> bool {
+        let QuotaName { caller, plan, per, window, scope, id } = name;
+        self.counts.reset(&[caller, plan, per, window, scope, id])
     }
 
     fn may_hold_secrets(&self, json: &str) -> bool {

@@ -42,6 +42,25 @@ pub(crate) enum WindowKind {
     Sliding,
 }
 
+/// What a request uses of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) quota: Quota,
+    /// Milliseconds of the whole period, of which the quota's window may be the rest: that of a calendar is.
+    pub(crate) period: u64,
+    /// Units that the request uses; 0 only looks.
+    pub(crate) units: u64,
+    /// True if the units of a refused request count as well.
+    pub(crate) counts_refused: bool,
+}
+
+impl Charge {
+    /// One request.
+    pub(crate) fn one(quota: &Quota) -> Self {
+        Self { quota: *quota, period: quota.window, units: 1, counts_refused: false }
+    }
+}
+
 /// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
@@ -123,9 +142,15 @@ impl Counter {
     }
 
     /// Asks for one request; `None` when the counter is dead.
+    pub(crate) fn take(&self, now: u64, quota: &Quota) -> Option<Taken> {
+        self.charge(now, &Charge::one(quota))
+    }
+
+    /// Asks for the units of a request; `None` when the counter is dead.
     ///
     /// Exact: whatever threads ask at once, no more than the quota pass in a window.
-    pub(crate) fn take(&self, now: u64, quota: &Quota) -> Option<Taken> {
+    pub(crate) fn charge(&self, now: u64, charge: &Charge) -> Option<Taken> {
+        let Charge { quota, units, counts_refused, .. } = charge;
         let mut word = self.0.load(Acquire);
         loop {
             if word == DEAD {
@@ -134,15 +159,34 @@ impl Counter {
             let window = Window::unpack(word).at(now, quota);
             let used = window.used(now, quota);
             let reset = window.end.saturating_sub(now);
-            if used >= quota.count {
-                return Some(Taken { passed: false, remaining: 0, reset });
+            let passed = used.saturating_add(*units) <= quota.count;
+            if *units == 0 || !passed && !counts_refused {
+                return Some(Taken { passed, remaining: quota.count.saturating_sub(used), reset });
             }
-            let next = Window { count: window.count + 1, ..window };
+            let next = Window { count: window.count.saturating_add(*units).min(MAX_COUNT), ..window };
             match self.0.compare_exchange_weak(word, next.pack(), AcqRel, Acquire) {
-                Ok(_) => return Some(Taken { passed: true, remaining: quota.count - used - 1, reset }),
+                Ok(_) => {
+                    let remaining = quota.count.saturating_sub(used.saturating_add(*units));
+                    return Some(Taken { passed, remaining, reset });
+                }
                 Err(now_there) => word = now_there,
             }
         }
+    }
+
+    /// Forgets the requests of the window; `None` when the counter is dead. The window ends a millisecond later, by which
+    /// what is kept of it elsewhere is known to be older.
+    pub(crate) fn clear(&self) -> Option<()> {
+        let mut word = self.0.load(Acquire);
+        while word != DEAD {
+            let end = Window::unpack(word).end;
+            let cleared = Window { end: if end == 0 { 0 } else { end + 1 }, count: 0, before: 0 };
+            match self.0.compare_exchange_weak(word, cleared.pack(), AcqRel, Acquire) {
+                Ok(_) => return Some(()),
+                Err(now_there) => word = now_there,
+            }
+        }
+        None
     }
 }
 
@@ -165,7 +209,7 @@ impl Entry for Counter {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counter, Entry, MAX_COUNT, MAX_WINDOW, Quota, Taken, Window, WindowKind};
+    use super::{Charge, Counter, Entry, MAX_COUNT, MAX_WINDOW, Quota, Taken, Window, WindowKind};
 
     const FIXED: Quota = Quota { count: 2, window: 1000, kind: WindowKind::Fixed };
     const SLIDING: Quota = Quota { count: 10, window: 1000, kind: WindowKind::Sliding };
@@ -263,6 +307,26 @@ mod tests {
         assert!(!counter.retire(1000, 0));
         assert!(counter.is_dead());
         assert_eq!(counter.take(1000, &FIXED), None);
+    }
+
+    #[test]
+    fn units_count_together_and_refused_ones_where_that_is_asked_for() {
+        let counter = Counter::unused();
+        let quota = Quota { count: 10, ..FIXED };
+        let charge = |units, counts_refused| {
+            let charge = Charge { units, counts_refused, ..Charge::one(&quota) };
+            counter.charge(0, &charge).map(|taken| (taken.passed, taken.remaining))
+        };
+        assert_eq!(charge(7, false), Some((true, 3)));
+        assert_eq!(charge(0, false), Some((true, 3)), "a look");
+        assert_eq!(charge(4, false), Some((false, 3)), "which does not fit");
+        assert_eq!(charge(3, false), Some((true, 0)));
+        assert_eq!(charge(5, true), Some((false, 0)), "which counts");
+        assert_eq!(counter.parts(), Some((1000, 15, 0)));
+        assert_eq!(charge(u64::MAX, true), Some((false, 0)));
+        assert_eq!(counter.parts(), Some((1000, MAX_COUNT, 0)));
+        assert_eq!(counter.clear(), Some(()));
+        assert_eq!((counter.parts(), charge(10, false)), (Some((1001, 0, 0)), Some((true, 0))));
     }
 
     #[test]

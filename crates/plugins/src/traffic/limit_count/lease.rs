@@ -20,7 +20,7 @@ const DRIFT: u64 = 1000;
 /// Question for shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
-    /// Requests that wait: they get shares as long as there are any.
+    /// Units of requests that wait: they get shares as long as there are any.
     pub(super) need: u64,
     /// Shares that would be of use beyond them; grants are smaller near the limit.
     pub(super) want: u64,
@@ -68,21 +68,22 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Decides about a request; `None`: Redis has to be asked.
-    pub(super) fn take(&mut self, now: u64) -> Option<Taken> {
+    /// Decides about a request of so many units; `None`: Redis has to be asked.
+    pub(super) fn take(&mut self, now: u64, units: u64) -> Option<Taken> {
         let reset = self.end.saturating_sub(now);
         self.used_at = now;
-        if reset > 0 && self.shares > 0 {
-            self.shares -= 1;
-            self.spent += 1;
+        if reset > 0 && self.shares >= units {
+            self.shares -= units;
+            self.spent += units;
             return Some(Taken { passed: true, remaining: self.shares + self.rest, reset });
         }
-        (now < self.refused_until).then_some(Taken { passed: false, remaining: 0, reset })
+        let remaining = if reset > 0 { self.shares + self.rest } else { 0 };
+        (now < self.refused_until).then_some(Taken { passed: false, remaining, reset })
     }
 
     /// True if [`take`](Self::take) would decide.
-    pub(super) fn is_ready(&self, now: u64) -> bool {
-        now < self.end && self.shares > 0 || now < self.refused_until
+    pub(super) fn is_ready(&self, now: u64, units: u64) -> bool {
+        now < self.end && self.shares >= units || now < self.refused_until
     }
 
     /// True if more shares are to be taken ahead, so that no request waits.
@@ -173,7 +174,7 @@ mod tests {
     /// A lease that was granted so many shares at 100, to a question of the same time.
     fn leased(shares: u64, used: u64) -> Lease {
         let mut lease = Lease::default();
-        assert_eq!(lease.take(100), None);
+        assert_eq!(lease.take(100, 1), None);
         let ask = lease.ask(100, 1);
         assert_eq!(ask, Ask { need: 1, want: 1, window: 0 });
         assert_eq!(lease.receive((100, 100), &ask, &grant(shares, used), &QUOTA), None);
@@ -185,12 +186,12 @@ mod tests {
         let mut lease = leased(2, 10);
         // A thousandth and a millisecond are left for clocks that are slow.
         let end = 100 + 50_000 - 51;
-        assert_eq!(lease.take(110), Some(Taken { passed: true, remaining: 1 + 990, reset: end - 110 }));
+        assert_eq!(lease.take(110, 1), Some(Taken { passed: true, remaining: 1 + 990, reset: end - 110 }));
         assert!(!lease.is_over(end - 1));
         assert!(lease.is_over(end));
-        assert_eq!(lease.take(end), None);
+        assert_eq!(lease.take(end, 1), None);
         assert_eq!(lease.close(&QUOTA), None, "a fixed window that is over counts no longer");
-        assert_eq!(lease.take(end - 1), None);
+        assert_eq!(lease.take(end - 1, 1), None);
     }
 
     #[test]
@@ -198,7 +199,7 @@ mod tests {
         let mut lease = leased(4, 10);
         for now in [101, 101, 102] {
             assert_eq!(lease.is_low(now), lease.held() <= 2);
-            assert!(lease.take(now).is_some_and(|taken| taken.passed));
+            assert!(lease.take(now, 1).is_some_and(|taken| taken.passed));
         }
         // Three requests in 2 ms are 150 in 100 ms, of which four times the last lease are asked for.
         let ask = lease.ask(102, 0);
@@ -212,14 +213,14 @@ mod tests {
     #[test]
     fn a_refusal_holds_for_a_moment() {
         let mut lease = leased(0, 1000);
-        assert_eq!(lease.take(199).map(|taken| taken.passed), Some(false));
-        assert_eq!(lease.take(200), None);
+        assert_eq!(lease.take(199, 1).map(|taken| taken.passed), Some(false));
+        assert_eq!(lease.take(200, 1), None);
     }
 
     #[test]
     fn unused_shares_go_back() {
         let mut lease = leased(5, 10);
-        assert!(lease.take(110).is_some());
+        assert!(lease.take(110, 1).is_some());
         assert_eq!(lease.rest_idle(1109), None);
         assert_eq!(lease.rest_idle(1110), Some(Return { shares: 4, window: 7 }));
         assert_eq!(lease.rest_idle(1110), None, "once");
@@ -238,6 +239,6 @@ mod tests {
         let mut lease = Lease::default();
         let ask = lease.ask(100, 1);
         lease.receive((100, 60_000), &ask, &grant(3, 3), &QUOTA);
-        assert_eq!((lease.take(60_000), lease.held()), (None, 3));
+        assert_eq!((lease.take(60_000, 1), lease.held()), (None, 3));
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use weir_redis::{Error, Script, Value};
 use weir_runtime::now_us;
 
-use super::counter::{Quota, Taken, WindowKind};
+use super::counter::{Charge, Quota, Taken, WindowKind};
 use super::lease::{Ask, Grant, Lease, Return};
 use crate::traffic::redis::{Redis, together};
 
@@ -89,7 +89,7 @@ thread_local! {
 
 /// A worker's leases of one instance.
 #[derive(Debug)]
-pub(super) struct Leases {
+pub(crate) struct Leases {
     held: Rc<Held>,
     /// Gone when no configuration has the instance any more.
     alive: Rc<()>,
@@ -112,9 +112,10 @@ struct LeasedKey {
     /// The key in Redis, and the name of the lease.
     key: Box<[u8]>,
     name: Rc<[u8]>,
-    quota: Quota,
+    /// The quota of the last request: that of a calendar has less and less of its window left.
+    quota: Cell<Quota>,
     lease: RefCell<Lease>,
-    /// Requests that wait for an answer.
+    /// Units of requests that wait for an answer.
     waiting: Cell<u64>,
     /// Notified of each answer, and of each failure.
     answered: Notify,
@@ -123,7 +124,7 @@ struct LeasedKey {
 
 impl Leases {
     /// Without a lease, of at most `max_keys` keys.
-    pub(super) fn new(redis: &Redis, max_keys: usize) -> Self {
+    pub(crate) fn new(redis: &Redis, max_keys: usize) -> Self {
         let held = Rc::new(Held {
             redis: redis.clone(),
             max_keys,
@@ -145,12 +146,13 @@ impl Leases {
 
     /// Decides about a request without a wait; `None`: it has to wait. `key` is that in Redis, and becomes the name of the
     /// lease.
-    pub(super) fn try_take(&self, key: &mut Vec<u8>, quota: &Quota) -> Option<Taken> {
-        name(key, quota);
+    pub(crate) fn try_take(&self, key: &mut Vec<u8>, charge: &Charge) -> Option<Taken> {
+        name(key, charge);
         let place = self.held.keys.borrow().get(key.as_slice()).map(Rc::clone)?;
+        place.quota.set(charge.quota);
         let now = now_ms();
         let mut lease = place.lease.borrow_mut();
-        let taken = lease.take(now)?;
+        let taken = lease.take(now, charge.units)?;
         if lease.is_low(now) {
             lease.is_asking = true;
             drop(lease);
@@ -160,25 +162,25 @@ impl Leases {
     }
 
     /// True if [`try_take`](Self::try_take) would decide.
-    pub(super) fn is_ready(&self, key: &mut Vec<u8>, quota: &Quota) -> bool {
-        name(key, quota);
+    pub(crate) fn is_ready(&self, key: &mut Vec<u8>, charge: &Charge) -> bool {
+        name(key, charge);
         let keys = self.held.keys.borrow();
-        keys.get(key.as_slice()).is_some_and(|place| place.lease.borrow().is_ready(now_ms()))
+        keys.get(key.as_slice()).is_some_and(|place| place.lease.borrow().is_ready(now_ms(), charge.units))
     }
 
     /// Decides about a request, and waits for Redis where that is needed; `None`: Redis cannot be asked.
-    pub(super) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Taken> {
+    pub(crate) async fn take(&self, key: &[u8], charge: &Charge) -> Option<Taken> {
         let mut named = key.to_vec();
         for _ in 0..ROUNDS {
-            if let Some(taken) = self.try_take(&mut named, quota) {
+            if let Some(taken) = self.try_take(&mut named, charge) {
                 return Some(taken);
             }
-            let Some(place) = self.place(&named, key, quota) else { break };
+            let Some(place) = self.place(&named, key, &charge.quota) else { break };
             named.truncate(key.len());
             let failures = place.failures.get();
             // Notified from here on, polled or not.
             let answered = place.answered.notified();
-            let _waits = Waits::new(&place);
+            let _waits = Waits::new(&place, charge.units);
             if !std::mem::replace(&mut place.lease.borrow_mut().is_asking, true) {
                 self.held.ask(&place);
             }
@@ -187,10 +189,13 @@ impl Leases {
                 return None;
             }
         }
-        let ask = Ask { need: 1, want: 0, window: 0 };
-        let grant = take(&self.held.redis, key, quota, &ask, KEEPS_NONE).await.ok()?;
-        let remaining = quota.count.saturating_sub(grant.used);
-        Some(Taken { passed: grant.shares > 0, remaining, reset: grant.left })
+        let ask = Ask { need: charge.units, want: 0, window: 0 };
+        let grant = take(&self.held.redis, key, &charge.quota, &ask, KEEPS_NONE).await.ok()?;
+        let passed = grant.shares >= charge.units;
+        if !passed && grant.shares > 0 {
+            self.held.give(key, &charge.quota, Return { shares: grant.shares, window: grant.window }).await;
+        }
+        Some(Taken { passed, remaining: charge.quota.count.saturating_sub(grant.used), reset: grant.left })
     }
 
     /// The place of a lease, made where there is none; `None`: there is no room.
@@ -205,7 +210,7 @@ impl Leases {
         let place = Rc::new(LeasedKey {
             key: key.into(),
             name: named.into(),
-            quota: *quota,
+            quota: Cell::new(*quota),
             lease: RefCell::default(),
             waiting: Cell::new(0),
             answered: Notify::new(),
@@ -222,18 +227,21 @@ impl Leases {
 }
 
 /// One request that waits, as long as it is there.
-struct Waits<'a>(&'a LeasedKey);
+struct Waits<'a> {
+    place: &'a LeasedKey,
+    units: u64,
+}
 
 impl<'a> Waits<'a> {
-    fn new(place: &'a LeasedKey) -> Self {
-        place.waiting.set(place.waiting.get() + 1);
-        Self(place)
+    fn new(place: &'a LeasedKey, units: u64) -> Self {
+        place.waiting.set(place.waiting.get().saturating_add(units));
+        Self { place, units }
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get() - 1);
+        self.place.waiting.set(self.place.waiting.get().saturating_sub(self.units));
     }
 }
 
@@ -246,8 +254,9 @@ impl Held {
             // Requests of the same round wait by now.
             let ask = place.lease.borrow_mut().ask(sent, place.waiting.get());
             let window = i64::try_from(ask.window).unwrap_or_default();
-            let back = match take(&this.redis, &place.key, &place.quota, &ask, window).await {
-                Ok(grant) => place.lease.borrow_mut().receive((sent, now_ms()), &ask, &grant, &place.quota),
+            let quota = place.quota.get();
+            let back = match take(&this.redis, &place.key, &quota, &ask, window).await {
+                Ok(grant) => place.lease.borrow_mut().receive((sent, now_ms()), &ask, &grant, &quota),
                 Err(_) => {
                     place.lease.borrow_mut().fail();
                     place.failures.set(place.failures.get() + 1);
@@ -256,16 +265,16 @@ impl Held {
             };
             place.answered.notify_waiters();
             if let Some(back) = back {
-                this.give(&place, back).await;
+                this.give(&place.key, &quota, back).await;
             }
         });
     }
 
     /// Gives shares back, once: what is lost on the way stays used.
-    async fn give(&self, place: &LeasedKey, back: Return) {
-        let [window, length, shares] = [back.window, place.quota.window, back.shares].map(|number| number.to_string());
+    async fn give(&self, key: &[u8], quota: &Quota, back: Return) {
+        let [window, length, shares] = [back.window, quota.window, back.shares].map(|number| number.to_string());
         let arguments = [window.as_bytes(), length.as_bytes(), shares.as_bytes()];
-        let _ = self.redis.run_once(&GIVE, &place.key, &arguments).await;
+        let _ = self.redis.run_once(&GIVE, key, &arguments).await;
     }
 
     /// Gives up all shares; the keys are forgotten.
@@ -280,7 +289,11 @@ impl Held {
 
     async fn give_each(&self, backs: Vec<(Rc<LeasedKey>, Return)>) {
         for some in backs.chunks(AT_ONCE) {
-            together(some.iter().map(|(place, back)| self.give(place, *back))).await;
+            together(some.iter().map(|(place, back)| async {
+                let quota = place.quota.get();
+                self.give(&place.key, &quota, *back).await;
+            }))
+            .await;
         }
     }
 
@@ -292,7 +305,7 @@ impl Held {
             let Some(place) = order.pop_front() else { break };
             let mut lease = place.lease.borrow_mut();
             let is_over = lease.is_over(now) && place.waiting.get() == 0;
-            let back = if is_over { lease.close(&place.quota) } else { lease.rest_idle(now) };
+            let back = if is_over { lease.close(&place.quota.get()) } else { lease.rest_idle(now) };
             drop(lease);
             backs.extend(back.map(|back| (Rc::clone(&place), back)));
             if is_over {
@@ -355,10 +368,10 @@ async fn give_all_back() {
 }
 
 /// Appends the quota to a key: requests with another one have a lease of their own.
-fn name(key: &mut Vec<u8>, quota: &Quota) {
+fn name(key: &mut Vec<u8>, charge: &Charge) {
     key.push(0);
-    key.extend_from_slice(&quota.count.to_le_bytes());
-    key.extend_from_slice(&quota.window.to_le_bytes());
+    key.extend_from_slice(&charge.quota.count.to_le_bytes());
+    key.extend_from_slice(&charge.period.to_le_bytes());
 }
 
 fn now_ms() -> u64 {

@@ -7,7 +7,7 @@ use weir_plugin::{BuildCx, RequestCx, Slot};
 use weir_redis::{Error, Script, Value};
 
 use super::Limit;
-use super::counter::{Quota, Taken, WindowKind};
+use super::counter::{Charge, Quota, Taken, WindowKind};
 use super::leases::Leases;
 use super::synced::Synced;
 use crate::traffic::redis::Redis;
@@ -133,7 +133,7 @@ impl Remote {
             }
             Way::Leases(slot) => {
                 let leases = slot.get_or_start(|| Leases::new(&self.redis, self.max_keys));
-                return leases.take(key, quota).await;
+                return leases.take(key, &Charge::one(quota)).await;
             }
         };
         let Counted { passed, used, left } = counted;

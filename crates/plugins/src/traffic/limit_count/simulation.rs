@@ -258,7 +258,7 @@ impl Run {
         let now = self.nodes[at].now(time);
         let node = &mut self.nodes[at];
         while node.waiting > 0 {
-            let Some(taken) = node.lease.take(now) else { break };
+            let Some(taken) = node.lease.take(now, 1) else { break };
             node.waiting -= 1;
             if taken.passed {
                 self.passed.push(REDIS_OFFSET + time / 1000);

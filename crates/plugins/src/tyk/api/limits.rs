@@ -8,7 +8,7 @@ use weir_plugin::{BuildCx, RequestCx};
 
 use super::Refusal;
 use crate::traffic::PlanCounts;
-use crate::traffic::limit_count::counter::{MAX_COUNT, Quota, Taken, WindowKind};
+use crate::traffic::limit_count::counter::{Charge, MAX_COUNT, Quota, Taken, WindowKind};
 use crate::tyk::sessions::{Limits, Session, write_quota_name};
 use crate::tyk::shared::Known;
 
@@ -153,7 +153,8 @@ impl Counters {
     /// Counts in a window that begins with its first request. It outlives the process if `kept` is long enough.
     fn ask(&self, cx: &RequestCx<'_>, name: &[u8], count: u64, window: u64, kept: u64) -> Result<Taken, Refusal> {
         let quota = Quota { count: count.clamp(1, MAX_COUNT), window: window.max(1), kind: WindowKind::Fixed };
-        self.counts.take(name, cx.unix_ms(), &quota, kept).map_err(|_| NO_ROOM)
+        let charge = Charge { period: kept, ..Charge::one(&quota) };
+        self.counts.charge(name, cx.unix_ms(), &charge).map_err(|_| NO_ROOM)
     }
 }
 

@@ -179,7 +179,7 @@ impl Session {
     pub fn quota_used(&self, counts: &PlanCounts, now: u64) -> (u64, Option<u64>) {
         let mut name = Vec::new();
         write_quota_name(&self.name, "", self.quota_epoch, &mut name);
-        match counts.look(&name).filter(|(ends, _)| *ends > now) {
+        match counts.window(&name).filter(|(ends, _)| *ends > now) {
             Some((ends, count)) => (count, self.limits.renewal.map(|_| ends.div_ceil(1000))),
             None => (0, None),
         }

@@ -7,7 +7,7 @@ use weir_config::Period;
 
 /// Milliseconds until the period ends in which a time lies, both from 1970 on; at least 1. `None`: the calendar does not
 /// reach so far.
-pub(super) fn left(period: Period, unix_ms: u64) -> Option<u64> {
+pub(crate) fn left(period: Period, unix_ms: u64) -> Option<u64> {
     let round = |length: u64| Some(length - unix_ms % length);
     match period {
         Period::Second => return round(1000),
