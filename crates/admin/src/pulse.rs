@@ -63,12 +63,15 @@ pub(crate) const COLUMNS: [&str; 21] = [
     "revision",
 ];
 
+/// A frame, and the busiest routes and consumers of the last seconds.
+pub(crate) type Beat = (Arc<Frame>, Arc<Value>);
+
 /// The figures as they come.
 #[derive(Debug)]
 pub struct Pulse {
     metrics: Arc<Metrics>,
     frames: Mutex<VecDeque<Arc<Frame>>>,
-    live: broadcast::Sender<(Arc<Frame>, Arc<Value>)>,
+    live: broadcast::Sender<Beat>,
     samples: broadcast::Sender<Arc<Vec<Seen>>>,
     watching: Mutex<Weak<Watching>>,
 }
@@ -125,7 +128,7 @@ impl Pulse {
     }
 
     /// Begins to watch: the frames to come, with the busiest routes and consumers of each.
-    pub(crate) fn watch(&self) -> (Arc<Watching>, broadcast::Receiver<(Arc<Frame>, Arc<Value>)>) {
+    pub(crate) fn watch(&self) -> (Arc<Watching>, broadcast::Receiver<Beat>) {
         (self.watching(), self.live.subscribe())
     }
 

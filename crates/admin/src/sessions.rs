@@ -44,7 +44,7 @@ pub(crate) struct Begun {
     pub(crate) csrf: String,
 }
 
-/// What a request shows of a session.
+/// Cookie and token that a request shows of a session.
 #[derive(Debug)]
 pub(crate) struct Shown<'a> {
     token: Option<Cow<'a, str>>,

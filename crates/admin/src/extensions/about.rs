@@ -1,4 +1,4 @@
-//! What this gateway is and holds, and what needs somebody's attention.
+//! Properties and content of this gateway, and problems that need attention.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -75,7 +75,7 @@ fn kind_of(item: &Item) -> &str {
     }
 }
 
-fn problem(severity: &str, sort: &str, key: &str, text: String, hint: &str) -> Value {
+fn problem(severity: &str, sort: &str, key: &str, text: &str, hint: &str) -> Value {
     json!({ "severity": severity, "sort": sort, "key": key, "text": text, "hint": hint })
 }
 
@@ -97,8 +97,8 @@ fn of_certificate(item: &Item, now: Duration) -> Option<Value> {
         return Some(problem(
             "error",
             "certificate",
-            &key,
-            format!("the certificate for {names} cannot be read"),
+            key,
+            &format!("the certificate for {names} cannot be read"),
             hint,
         ));
     };
@@ -108,7 +108,7 @@ fn of_certificate(item: &Item, now: Duration) -> Option<Value> {
         Some(left) if left < SOON => ("warning", format!("the certificate for {names} ends in {days} days")),
         Some(_) => return None,
     };
-    let mut told = problem(severity, "certificate", key, text, "put a renewed certificate and its key in its place");
+    let mut told = problem(severity, "certificate", key, &text, "put a renewed certificate and its key in its place");
     told["ends"] = ends.as_secs().into();
     Some(told)
 }
@@ -123,7 +123,7 @@ fn of_upstream(upstream: &Value) -> Vec<Value> {
     }
     let (severity, all) = if down.len() == nodes.len() { ("error", "all") } else { ("warning", "some") };
     let text = format!("{all} of the {} nodes do not pass their checks: {}", nodes.len(), down.join(", "));
-    vec![problem(severity, "node", key, text, "look at the nodes, or at the upstream's checks")]
+    vec![problem(severity, "node", key, &text, "look at the nodes, or at the upstream's checks")]
 }
 
 fn of_figures(figures: &weir_telemetry::metrics::Figures) -> Vec<Value> {
@@ -132,10 +132,10 @@ fn of_figures(figures: &weir_telemetry::metrics::Figures) -> Vec<Value> {
         let text =
             format!("{} resources do not serve as they stand, because something is wrong with them", figures.left_out);
         let hint = "the error log names each with the reason; a dry run of a resource tells the same";
-        found.push(problem("error", "left_out", "", text, hint));
+        found.push(problem("error", "left_out", "", &text, hint));
     }
     if figures.withheld {
-        let text = "the store has lost what serves; the last good state goes on".to_owned();
+        let text = "the store has lost what serves; the last good state goes on";
         found.push(problem(
             "error",
             "withheld",
@@ -145,18 +145,24 @@ fn of_figures(figures: &weir_telemetry::metrics::Figures) -> Vec<Value> {
         ));
     }
     if figures.last_rejected {
-        let text = "the last version of the configuration was refused; the one before serves".to_owned();
+        let text = "the last version of the configuration was refused; the one before serves";
         let hint = "the error log has each finding with file and line; `weir check` tells them before";
         found.push(problem("error", "refused", "", text, hint));
     }
     if figures.nodes_set_aside > 0 {
         let text = format!("{} nodes are set aside because they take no connections", figures.nodes_set_aside);
-        found.push(problem("warning", "node", "", text, "look at the nodes; they are tried again by themselves"));
+        found.push(problem("warning", "node", "", &text, "look at the nodes; they are tried again by themselves"));
     }
     let (open, limit) = (figures.clients.active, figures.connections_limit);
     if limit > 0 && open.saturating_mul(10) >= limit.saturating_mul(9) {
         let text = format!("{open} of {limit} client connections are in use");
-        found.push(problem("warning", "limit", "", text, "raise limits.connections and the limit of file descriptors"));
+        found.push(problem(
+            "warning",
+            "limit",
+            "",
+            &text,
+            "raise limits.connections and the limit of file descriptors",
+        ));
     }
     found
 }
