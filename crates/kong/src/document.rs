@@ -30,6 +30,10 @@ pub(crate) struct Entity {
 #[derive(Debug, Default)]
 pub(crate) struct Document {
     pub(crate) entities: Vec<Entity>,
+    /// Entities by their kind, and the field and the number of the entity that they refer to.
+    children: HashMap<(EntityKind, &'static str, usize), Vec<usize>>,
+    /// Entities by kind and name.
+    named: HashMap<(EntityKind, String), usize>,
 }
 
 impl Document {
@@ -66,7 +70,37 @@ impl Document {
         field: &'static str,
         parent: usize,
     ) -> impl Iterator<Item = &Entity> {
-        self.of(kind).map(|(_, entity)| entity).filter(move |entity| entity.reference(field) == Some(parent))
+        self.numbered_children(kind, field, parent).map(|(_, entity)| entity)
+    }
+
+    /// The same, with their numbers.
+    pub(crate) fn numbered_children(
+        &self,
+        kind: EntityKind,
+        field: &'static str,
+        parent: usize,
+    ) -> impl Iterator<Item = (usize, &Entity)> {
+        let numbers = self.children.get(&(kind, field, parent)).map_or(&[][..], Vec::as_slice);
+        numbers.iter().filter_map(|number| Some((*number, self.entities.get(*number)?)))
+    }
+
+    /// The entity of one kind with this id or name.
+    pub(crate) fn find(&self, kind: EntityKind, key: &str) -> Option<usize> {
+        self.named.get(&(kind, key.to_owned())).copied()
+    }
+
+    fn of_entities(entities: Vec<Entity>) -> Self {
+        let mut document = Self { entities, ..Self::default() };
+        for (number, entity) in document.entities.iter().enumerate() {
+            for (field, target) in &entity.references {
+                document.children.entry((entity.kind, field, *target)).or_default().push(number);
+            }
+            let name = entity.name.as_ref().filter(|_| entity.kind.description().is_unique);
+            for key in name.into_iter().chain([&entity.id]) {
+                document.named.insert((entity.kind, key.clone()), number);
+            }
+        }
+        document
     }
 }
 
@@ -82,6 +116,11 @@ impl Entity {
     /// Number of the entity that a field refers to.
     pub(crate) fn reference(&self, field: &str) -> Option<usize> {
         self.references.iter().find(|(name, _)| *name == field).map(|(_, number)| *number)
+    }
+
+    /// The entities that it refers to, by field.
+    pub(crate) fn references(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.references.iter().copied()
     }
 
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
@@ -329,6 +368,6 @@ impl Reader<'_> {
                 entity.references.push((field, target));
             }
         }
-        Document { entities: self.entities }
+        Document::of_entities(self.entities)
     }
 }

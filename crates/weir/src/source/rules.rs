@@ -17,7 +17,7 @@ use weir_kong::{Kong, Stored};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
-use crate::cli::{InvalidItemsArg, RulesArgs};
+use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
@@ -57,6 +57,22 @@ enum Source {
     Store,
     /// A document of Kong's family, assembled from the entities in a store.
     Entities,
+}
+
+/// True for a command about Kong's family: by its flag, or by the content of its file. A file that cannot be read, or that
+/// is no document, is none of them; reading it as rules tells of that.
+pub(crate) fn is_of_kong(args: &RunArgs) -> bool {
+    const VERSION: &str = "_format_version";
+    let Some(file) = args.file.as_deref().filter(|file| *file != Path::new("-")) else {
+        return args.family == Some(FamilyArg::Kong);
+    };
+    let Ok(bytes) = file::read_beginning(file, MAX_TEXT_BYTES) else { return false };
+    let Ok(text) = std::str::from_utf8(&bytes) else { return false };
+    // Reading a large file twice costs as much as serving it: what says it at once is looked for before.
+    let has_version = |line: &str| line.trim_start_matches(['{', ' ', '"', '\'']).starts_with(VERSION);
+    text.lines().take(64).any(has_version)
+        || text.trim_end().lines().next_back() != Some("#END")
+            && Node::parse(text).is_ok_and(|parsed| Kong.recognises(&parsed.root))
 }
 
 /// One version of the rules, ready to serve.
