@@ -131,7 +131,7 @@ impl Answer {
         Self::error(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A fault of this program, of which the error log tells.
+    /// A fault of this program, which the error log describes.
     pub(crate) fn internal() -> Self {
         Self::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
     }

@@ -46,7 +46,7 @@ const BODY_TIME: Duration = Duration::from_secs(60);
 const FORGOTTEN: usize = 16 * 1024 * 1024;
 const FORGET_TIME: Duration = Duration::from_secs(3);
 
-/// The path whose other methods are told in words of their own.
+/// The path with words of its own for other methods.
 const RELOAD: &str = "apisix/admin/plugins/reload";
 
 /// Every method that something here knows.
@@ -191,7 +191,7 @@ impl Api {
         answer.body = match answer.body {
             Body::Whole(Some(body)) if body.len() > SMALL && !answer.is_shared => {
                 let held = match answer.held.take() {
-                    // What has changed something is answered in any case, and is hardly longer than what was sent.
+                    // A change is answered in any case, and its answer is hardly longer than the request.
                     Some(held) => Ok(held),
                     None => self.turns.share(body.len()).await,
                 };

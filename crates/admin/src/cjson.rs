@@ -173,7 +173,7 @@ impl Token {
 
 impl Reader<'_> {
     fn document(&mut self) -> Result<(), Fault> {
-        // What is open: true for an object.
+        // The open values: true for an object.
         let mut open: Vec<bool> = Vec::new();
         let mut wants_value = true;
         loop {

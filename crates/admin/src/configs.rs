@@ -136,7 +136,7 @@ impl Api {
             revision = changed.map_err(|refused| refusal(&refused))?.revision;
         }
         let time = now();
-        // It serves by now. Only who asks whether it does is told so.
+        // The configuration serves by now; 200 says so to clients that ask for it by `wait`.
         let waits =
             request.query.get("wait").and_then(|text| text.trim().parse::<f64>().ok()).is_some_and(|ms| ms > 0.0);
         let answer = Answer::empty(if waits { StatusCode::OK } else { StatusCode::ACCEPTED });
@@ -283,7 +283,7 @@ fn is_yaml(fields: &HeaderMap) -> bool {
     fields.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(YAML.as_bytes()))
 }
 
-/// Adds the fields that tell which configuration an answer is about.
+/// Adds the fields that name the configuration of an answer.
 fn marked(mut answer: Answer, digest: Option<&str>, time: Option<u64>) -> Answer {
     if let Some(digest) = digest.and_then(|digest| HeaderValue::from_str(digest).ok()) {
         answer = answer.with(DIGEST, digest);
@@ -298,7 +298,7 @@ fn version_key(kind: Kind) -> String {
     format!("{}_conf_version", kind.directory())
 }
 
-/// The version of a section in a body; one more than that of now where none is told.
+/// The version of a section in a body; one more than the present one if the body has none.
 fn version(body: &Object, name: &str, current: u64) -> Result<u64, Answer> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(current.saturating_add(1)),

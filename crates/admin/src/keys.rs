@@ -111,7 +111,7 @@ impl Keys {
         self.open
     }
 
-    /// Adds a key. `name` is what the history tells of who used it.
+    /// Adds a key. `name` stands in the history as the author of changes.
     pub fn add(&mut self, name: &str, role: Role, digest: KeyDigest) {
         self.known.push(Known { name: name.to_owned(), role, digest });
     }

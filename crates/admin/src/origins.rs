@@ -2,7 +2,7 @@
 //!
 //! A key in a field or in the query shows that the page knows the key. Without one, be it that no key is asked for or that
 //! the browser adds it as a cookie, any page could change the configuration: pages of other origins by a plain POST, and
-//! pages whose own name resolves to 127.0.0.1 (DNS rebinding) by any request. Browsers tell both, programs neither.
+//! pages whose own name resolves to 127.0.0.1 (DNS rebinding) by any request. Browsers send both fields, other programs neither.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -11,7 +11,7 @@ pub(crate) fn merge(target: &mut Map<String, Value>, change: Map<String, Value>)
             }
             (Some(Value::Object(inner)), Value::Object(change)) => merge(inner, change),
             (_, Value::Object(change)) => {
-                // What a null in it takes away was not there.
+                // A null within it deletes nothing, since nothing was there.
                 let mut inner = Map::new();
                 merge(&mut inner, change);
                 target.insert(name, Value::Object(inner));

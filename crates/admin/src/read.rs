@@ -93,7 +93,7 @@ impl Wanted {
             let compiled = Regex::new(text).map(Some);
             compiled.map_err(|_| Answer::bad(format!("invalid argument {name}: should be a regular expression")))
         };
-        // What is no number asks for no page, and one without the other neither.
+        // A value that is no number asks for no page, and so does one of the two without the other.
         let number = |name: &str| query.get(name).and_then(|text| text.trim().parse::<f64>().ok());
         let page = match number("page").zip(number("page_size")) {
             Some((_, size)) if !PAGE_SIZES.contains(&size) => {
@@ -182,7 +182,7 @@ fn write_value(gateway: &dyn Gateway, item: &Item, audience: Audience, body: &mu
         if kind == Kind::PluginMetadata
             && let Value::Object(value) = &mut value
         {
-            // It may be stored without, and comes without from a rules file.
+            // Stored resources may lack the id, and those of a rules file do.
             value.entry("id").or_insert_with(|| item.key.id().into());
         }
         body.push_str(&value.to_string());

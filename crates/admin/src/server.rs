@@ -81,7 +81,7 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
     fn end(&self);
 }
 
-/// What is served: the API of APISIX's family or of another one.
+/// The served API: that of APISIX's family or of another one.
 #[derive(Debug)]
 pub struct Served(Arc<dyn Service>);
 

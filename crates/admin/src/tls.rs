@@ -68,7 +68,7 @@ pub(crate) fn subject(certificate: &CertificateDer<'_>) -> String {
     const MOST: usize = 256;
     let subject = match Certificate::from_der(certificate) {
         Ok(certificate) => certificate.tbs_certificate().subject().to_string(),
-        // What verifies certificates is less strict.
+        // The verifier of certificates is less strict.
         Err(_) => return "a certificate that cannot be read".to_owned(),
     };
     if subject.is_empty() {

@@ -39,7 +39,7 @@ pub(crate) struct Turns {
 #[derive(Debug)]
 pub(crate) struct Held {
     _permit: OwnedSemaphorePermit,
-    /// Told that nothing is written any more, by being dropped.
+    /// Dropped when nothing is written any more, which notifies the receiver.
     written: Option<oneshot::Sender<()>>,
 }
 

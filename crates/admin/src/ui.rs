@@ -56,7 +56,7 @@ impl Ui {
         Ok(Self(root))
     }
 
-    /// Answers a request for `/ui`; `path` are the decoded segments behind it, `is_folder` tells that it ends with `/`.
+    /// Answers a request for `/ui`; `path` are the decoded segments behind it, `is_folder` is true if the path ends with `/`.
     pub(crate) async fn answer(
         &self,
         method: &Method,

@@ -73,7 +73,7 @@ fn of_item(found: &Diagnostic, kind: Kind, value: Option<&Map<String, Value>>) -
             let message = of_plugin(found, plugin, &steps[2..], conf);
             match (kind, peer) {
                 (_, Peer::NoAuthentication | Peer::SameCredential) => message,
-                // Whether the plugin exists is said without more words.
+                // An unknown plugin is reported without the words around it.
                 (Kind::Consumers | Kind::Credentials, _) => format!("invalid plugins configuration: {message}"),
                 _ => message,
             }
@@ -141,7 +141,7 @@ fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>
         _ => false,
     };
     lacks.then(|| {
-        // What a certificate needs depends on what it is for.
+        // The fields that a certificate needs depend on its type.
         let is_client = value.and_then(|value| value.get("type")?.as_str()) == Some("client");
         let clause = if is_client { "else" } else { "then" };
         format!("invalid configuration: {clause} clause did not match")
@@ -184,7 +184,7 @@ fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step], conf: Option<&Valu
         (peer, [Step::Name(meta), Step::Name(filter), rest @ ..]) if meta == "_meta" && filter == "filter" => {
             of_conditions(found, &peer, rest)
         }
-        // There they are told with the same words, but no place.
+        // The same words are used there, without the place.
         (peer @ Peer::Condition(_, reason), _) => {
             let code = Box::new(Code::Unreadable { reason: reason.to_owned() });
             failed(of_conditions(&Diagnostic { code, ..found.clone() }, &peer, rest))
@@ -224,7 +224,7 @@ fn rank(found: &Diagnostic) -> Rank {
 
 /// The error that APISIX would find first.
 pub(crate) fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
-    // What follows from another error stands at the resource itself, and does not say what is wrong with it.
+    // A consequence of another error is reported at the resource itself, and does not name the fault.
     let follows = |found: &Diagnostic| matches!(Peer::of(&found.code), Peer::Consequence);
     found.iter().filter(|found| found.is_error()).min_by_key(|found| (follows(found), rank(found)))
 }

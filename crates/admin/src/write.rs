@@ -90,7 +90,7 @@ impl Api {
                 return Err(Answer::bad(format!("what is stored as {key} is no JSON object: replace it with PUT")));
             };
             if key.kind() == Kind::Secrets {
-                // It may be stored without its manager.
+                // The stored id may lack the manager.
                 value.insert("id".to_owned(), key.own_id().into());
             }
             let patched = if target.inside.is_empty() {

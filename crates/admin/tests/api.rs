@@ -33,7 +33,7 @@ fn options() -> Options {
     }
 }
 
-/// What is expected of an answer: every field that stands here has to be there with this value.
+/// True if an answer has every field that is expected, with its value.
 fn contains(found: &Value, expected: &Value) -> bool {
     match (found, expected) {
         (Value::Object(found), Value::Object(expected)) => {
@@ -364,7 +364,7 @@ fn resources_are_created_read_changed_and_deleted() {
     }
 }
 
-/// What another gateway, or an earlier version, has stored: a secret told its manager there, or did not.
+/// Resources that another gateway, or an earlier version, has stored: a secret with its manager, or without.
 #[test]
 fn resources_of_others_are_changed() {
     let server = Server::start(options());
@@ -603,7 +603,7 @@ fn connections_get_one_more_answer_when_another_process_serves() {
     let length = kept.read(&mut first).unwrap();
     assert!(first[..length].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&first[..length]));
     let mut idle = TcpStream::connect(server.addr).unwrap();
-    // It is accepted when another one after it is.
+    // The connection is accepted by the time a later one is.
     assert_eq!(server.ask("GET", "/apisix/admin/routes", "").0, 200);
     server.leave.send_replace(Some(Duration::from_secs(5)));
     kept.write_all(request).unwrap();

@@ -86,7 +86,7 @@ impl Diagnostic {
             Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => value.describe(),
             _ => return self,
         };
-        // A number without quotes is told apart from other words only by its place.
+        // A number without quotes differs from other words only by its place.
         self.code.hide_found(|found| found == text);
         Revealed::of([text]).redact(self)
     }

@@ -184,6 +184,17 @@ pub(crate) fn rule(text: impl Into<String>) -> Code {
     Code::FamilyRule { text: text.into().into() }
 }
 
+/// The id of an entity without one. Names of targets and of credentials without a key of their own hold within their
+/// parents.
+fn made_id(description: &Description, name: Option<String>, path: &str, parent: Option<String>) -> String {
+    let key = match name {
+        Some(name) if description.is_unique => name,
+        Some(name) => format!("{}:{name}", parent.unwrap_or_default()),
+        None => path.to_owned(),
+    };
+    id::from_name(description.section, &key)
+}
+
 /// A reference that is not resolved yet.
 struct Pending {
     entity: usize,
@@ -248,6 +259,21 @@ impl Reader<'_> {
             path: path.to_owned(),
             references: parent.into_iter().collect(),
         });
+        // The id comes first: those of nested entities may depend on it.
+        let field = |name: &str| fields.iter().find(|(key, _)| &*key.text == name).map(|(_, value)| value);
+        let written = |name: &str| field(name).and_then(Node::as_str).map(str::to_owned);
+        let id = written("id").unwrap_or_else(|| {
+            let of_record = |value: &Node| {
+                ["id", "name", "username"].iter().find_map(|name| value.get(name)?.as_str()).map(str::to_owned)
+            };
+            let mut parents = ["upstream", "consumer"].iter().filter_map(|name| field(name));
+            let named = parents.find_map(|value| value.as_str().map(str::to_owned).or_else(|| of_record(value)));
+            let nested = parent.and_then(|(_, parent)| self.entities.get(parent)).map(|parent| parent.id.clone());
+            made_id(description, written(description.name), path, nested.or(named))
+        });
+        if let Some(entity) = self.entities.get_mut(number) {
+            entity.id = id;
+        }
         let mut kept = Vec::with_capacity(fields.len());
         for (key, value) in fields {
             if value.is_null() || matches!(&*key.text, "_comment" | "_ignore") {
@@ -276,37 +302,20 @@ impl Reader<'_> {
                 }
             }
         }
-        self.complete(number, description, Node { mark, kind: Kind::Map(kept) }, parent);
+        self.complete(number, description, Node { mark, kind: Kind::Map(kept) });
     }
 
-    /// Settles the fields, the name and the id of an entity.
-    fn complete(
-        &mut self,
-        number: usize,
-        description: &Description,
-        node: Node,
-        parent: Option<(&'static str, usize)>,
-    ) {
+    /// Settles the fields and the name of an entity.
+    fn complete(&mut self, number: usize, description: &Description, node: Node) {
         let path = self.entities.get(number).map(|entity| entity.path.clone()).unwrap_or_default();
         for name in description.required {
             if node.get(name).is_none() {
                 self.rule_at(node.mark, &format!("{path}.{name}"), "required field missing".into());
             }
         }
-        let text = |field: &str| node.get(field).and_then(Node::as_str).map(str::to_owned);
-        let name = text(description.name);
-        let within = parent.and_then(|(_, parent)| self.entities.get(parent)).map(|parent| parent.id.clone());
-        let id = text("id").unwrap_or_else(|| {
-            // Names of targets and of credentials without a key of their own hold within their parents.
-            let key = match (&name, description.is_unique) {
-                (Some(name), true) => name.clone(),
-                (Some(name), false) => format!("{}:{name}", within.unwrap_or_default()),
-                (None, _) => path.clone(),
-            };
-            id::from_name(description.section, &key)
-        });
+        let name = node.get(description.name).and_then(Node::as_str).map(str::to_owned);
         if let Some(entity) = self.entities.get_mut(number) {
-            (entity.id, entity.name, entity.node) = (id, name, node);
+            (entity.name, entity.node) = (name, node);
         }
     }
 

@@ -40,7 +40,20 @@ impl FrontEnd for Kong {
         services.iter().any(is_kong) && !services.iter().any(is_other)
     }
 
-    fn lower(&self, mut root: Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) -> Lowered {
+    fn lower(&self, root: Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) -> Lowered {
+        self.lower_with(root, variables, found, |_, _| {})
+    }
+}
+
+impl Kong {
+    /// Lowers a document after `change` has seen its entities.
+    fn lower_with(
+        self,
+        mut root: Node,
+        variables: Variables<'_>,
+        found: &mut Vec<Diagnostic>,
+        change: impl FnOnce(&mut Document, &mut Vec<Diagnostic>),
+    ) -> Lowered {
         placeholders::fill(&mut root, variables, found);
         check_version(&root, found);
         let mark = root.mark;
@@ -48,7 +61,47 @@ impl FrontEnd for Kong {
         let presets = Presets::of(&root, found);
         let mut document = Document::read(root, found);
         presets.apply(&mut document, found);
+        change(&mut document, found);
         lower::lower(&document, hashed, mark, found)
+    }
+}
+
+/// Front end of Kong's declarative configurations that leaves out plugins that are not supported, with a warning each: for a
+/// first look. Plugins that authenticate, limit or check requests are never left out, nor are those that nobody knows.
+#[derive(Clone, Copy, Debug)]
+pub struct KongWithoutUnsupported;
+
+impl FrontEnd for KongWithoutUnsupported {
+    fn family(&self) -> &'static Family {
+        &FAMILY
+    }
+
+    fn plugins(&self) -> Option<&dyn PluginCatalog> {
+        Some(&Catalog)
+    }
+
+    fn takes_repeated_keys(&self) -> bool {
+        true
+    }
+
+    fn recognises(&self, root: &Node) -> bool {
+        Kong.recognises(root)
+    }
+
+    fn lower(&self, root: Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) -> Lowered {
+        Kong.lower_with(root, variables, found, leave_out_unsupported)
+    }
+}
+
+/// Disables the plugins that may be left out.
+fn leave_out_unsupported(document: &mut Document, found: &mut Vec<Diagnostic>) {
+    for plugin in document.entities.iter_mut().filter(|entity| entity.kind == EntityKind::Plugins) {
+        let name = plugin.text("name").unwrap_or_default();
+        if plugin.flag("enabled") != Some(false) && lower::may_be_left_out(name) {
+            let text = format!("plugin '{name}' is not supported and left out: requests pass without it");
+            found.push(plugin.doubt("name", text));
+            plugin.node.insert("enabled", lower::flag(false));
+        }
     }
 }
 

@@ -11,12 +11,14 @@ mod document;
 mod front_end;
 mod id;
 mod lower;
+mod manifests;
 mod placeholders;
 mod rank;
 mod stored;
 mod vaults;
 
 pub use declared::{Declaration, Declared, declaration};
-pub use front_end::{FAMILY, Kong};
+pub use front_end::{FAMILY, Kong, KongWithoutUnsupported};
+pub use manifests::{Manifests, is_manifests};
 pub use rank::Conditions;
 pub use stored::Stored;

@@ -20,6 +20,9 @@ mod routes;
 mod services;
 mod streams;
 
+pub(crate) use plugins::may_be_left_out;
+pub(crate) use routes::escaped;
+
 use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
 
 use crate::document::{Document, EntityKind};

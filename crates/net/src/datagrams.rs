@@ -1,5 +1,6 @@
 //! Sockets of UDP on the worker's reactor, which receive and send many datagrams a system call.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -18,6 +19,9 @@ use weir_runtime::Source;
 
 /// Most datagrams of one system call.
 pub const BATCH: usize = 32;
+/// Full batches that a task receives in a row. Then other tasks of the worker have their turn, however many datagrams
+/// arrive.
+const TURN: u32 = 4;
 /// Room for one datagram: none is longer.
 const LONGEST: usize = 64 << 10;
 
@@ -25,8 +29,10 @@ const LONGEST: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Datagrams {
     source: Source,
-    /// Where datagrams arrive that do not tell it themselves.
+    /// Destination of datagrams that arrive without one.
     local: SocketAddr,
+    /// Full batches received in a row.
+    batches: Cell<u32>,
 }
 
 /// Room for the datagrams that one socket receives at once, or several that are connected.
@@ -38,7 +44,7 @@ pub struct Inbox {
     arrived: Vec<Arrived>,
 }
 
-/// Where a datagram has come from, and to.
+/// Source and destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
     /// Who has sent it; `None` on a socket that is connected.
@@ -65,12 +71,12 @@ struct Waiting {
     end: usize,
 }
 
-/// What became of datagrams that were sent together.
+/// Result of sending datagrams together.
 #[derive(Debug, Default)]
 pub struct Sent {
     /// Datagrams that the system did not take, and that are lost.
     pub lost: usize,
-    /// What it said of the last one of these.
+    /// Error of the last of these.
     pub error: Option<io::Error>,
 }
 
@@ -93,7 +99,7 @@ impl std::fmt::Debug for Outbox {
     }
 }
 
-/// Lets a socket that is bound to all addresses tell of each datagram which of them it was sent to.
+/// Asks the kernel for the destination of each datagram, on a socket that is bound to all addresses.
 ///
 /// # Errors
 /// Those of the system.
@@ -110,10 +116,10 @@ impl Datagrams {
     /// Registers a non-blocking socket that is bound.
     ///
     /// # Errors
-    /// It is no socket with an address, or the worker's reactor cannot watch it.
+    /// The socket has no address, or the worker's reactor cannot watch the socket.
     pub fn bound(socket: OwnedFd) -> io::Result<Self> {
         let local = SockRef::from(&socket).local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { source: Source::new(socket)?, local })
+        Ok(Self { source: Source::new(socket)?, local, batches: Cell::new(0) })
     }
 
     /// A socket of its own for what is exchanged with one peer.
@@ -131,17 +137,26 @@ impl Datagrams {
         self.source.as_fd().as_raw_fd()
     }
 
-    /// Receives what has arrived, at least one datagram and at most [`BATCH`]: see [`Inbox::datagrams`].
+    /// Receives what has arrived, at least one datagram and at most [`BATCH`]: see [`Inbox::datagrams`]. After several full
+    /// batches the task is woken again instead, so that a flood of datagrams does not keep its worker.
     ///
     /// # Errors
     /// Those of the socket; of a connected one also that its peer was not reached.
     pub fn poll_receive(&self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<io::Result<()>> {
+        if self.batches.get() >= TURN {
+            self.batches.set(0);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             ready!(self.source.poll_readable(cx));
             match inbox.receive(self.raw(), self.local) {
                 Ok(count) => {
                     if count < BATCH {
                         self.source.clear_readable();
+                        self.batches.set(0);
+                    } else {
+                        self.batches.set(self.batches.get() + 1);
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -287,7 +302,7 @@ impl Inbox {
         Ok(self.arrived.len())
     }
 
-    /// What was received last.
+    /// Datagrams of the last batch.
     pub fn datagrams(&self) -> impl Iterator<Item = (Arrived, &[u8])> {
         let rooms = self.bytes.chunks(LONGEST);
         iter::zip(&self.arrived, rooms).map(|(arrived, room)| (*arrived, room.get(..arrived.len).unwrap_or_default()))
@@ -333,5 +348,43 @@ impl Outbox {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::net::UdpSocket;
+    use std::task::Poll;
+
+    use super::{BATCH, Datagrams, Inbox, TURN};
+
+    #[test]
+    fn a_flood_leaves_other_tasks_their_turn() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_nonblocking(true).expect("a non-blocking socket");
+        let address = socket.local_addr().expect("an address");
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let all = BATCH * (TURN as usize + 1);
+        for _ in 0..all {
+            sender.send_to(b"x", address).expect("send");
+        }
+        let turns = weir_runtime::block_on(async move {
+            let socket = Datagrams::bound(socket.into()).expect("a socket of the worker");
+            let (mut inbox, mut turns, mut received) = (Inbox::default(), Vec::new(), 0);
+            while received < all {
+                let before = received;
+                poll_fn(|cx| {
+                    while socket.poll_receive(cx, &mut inbox).map(|got| got.expect("datagrams")).is_ready() {
+                        received += inbox.datagrams().count();
+                    }
+                    if received == before { Poll::Pending } else { Poll::Ready(()) }
+                })
+                .await;
+                turns.push(received - before);
+            }
+            turns
+        });
+        assert_eq!(turns.expect("a runtime"), [BATCH * TURN as usize, BATCH]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_config::SharedMap;
 use weir_router::{Numbers, Slots};
 
-use crate::tables::Named;
+use crate::named::Named;
 
 /// A consumer as the path of a request needs it.
 #[derive(Debug)]

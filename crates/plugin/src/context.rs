@@ -20,7 +20,7 @@ use crate::tables::Tables;
 use crate::view::View;
 use crate::{Failure, Flow, Reply};
 
-/// Fields that tell an upstream of a consumer.
+/// Fields by which an upstream learns the consumer.
 static CONSUMER_FIELDS: LazyLock<[FieldName; 3]> = LazyLock::new(|| {
     ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"].map(FieldName::constant)
 });
@@ -71,14 +71,14 @@ impl RequestCx<'_> {
         self.0.times.unix_ms
     }
 
-    /// What the client of a stream has sent so far: at first nothing, and more each time that a hook has returned
+    /// Bytes that the client of a stream has sent so far: at first none, and more each time that a hook has returned
     /// [`Flow::AwaitBody`]. `None`: this is no stream.
     #[must_use]
     pub fn first_bytes(&self) -> Option<&[u8]> {
         self.0.stream.as_ref().map(|stream| stream.first.as_slice())
     }
 
-    /// Tells the id of a client that speaks MQTT: the variable `mqtt_client_id`.
+    /// Sets the id of a client that speaks MQTT: the variable `mqtt_client_id`.
     pub fn set_mqtt_client_id(&mut self, id: Box<[u8]>) {
         if let Some(stream) = &mut self.0.stream {
             stream.mqtt_client_id = Some(id);
@@ -91,7 +91,7 @@ impl RequestCx<'_> {
         self.0.request.body()
     }
 
-    /// Replaces the request body, for the plugins that follow and for the node, which is told its length. The client's own
+    /// Replaces the request body, with its length, for the plugins that follow and for the node. The client's own
     /// is dropped: as much of it as is not here yet is received first, up to `limits.buffered_body` (413 above). Attempts
     /// at other nodes send the new body as well.
     pub fn replace_body(&mut self, body: &[u8]) {
@@ -118,7 +118,7 @@ impl RequestCx<'_> {
     }
 
     /// Takes another address for the client's, and another port where one is known: from here on it is what variables,
-    /// limits, logs and the upstream are told. The peer's own stays in [`Client::peer`].
+    /// limits, logs and the upstream see. The peer's own stays in [`Client::peer`].
     pub fn set_client_addr(&mut self, addr: IpAddr, port: Option<u16>) {
         let client = &mut self.0.client;
         client.addr = addr;
@@ -168,18 +168,18 @@ impl RequestCx<'_> {
         self.0.plan = Some(number);
     }
 
-    /// Says who calls, and tells the upstream nothing of it: for a plugin that has fields of its own for that.
+    /// Sets the consumer without fields for the upstream: for a plugin that has fields of its own for that.
     pub fn set_consumer_alone(&mut self, who: ConsumerMatch) {
         self.0.consumer = Some(who);
     }
 
-    /// Asks for the times of the exchange, for a plugin that tells them before the log phase: else the clock is read once
+    /// Asks for the times of the exchange, for a plugin that shows them before the log phase: else the clock is read once
     /// a request.
     pub fn need_times(&mut self) {
         self.0.timed = true;
     }
 
-    /// Says who calls. The upstream is told by `X-Consumer-Username` and, where known, `X-Credential-Identifier` and
+    /// Sets the consumer. The upstream learns it by `X-Consumer-Username` and, where known, `X-Credential-Identifier` and
     /// `X-Consumer-Custom-ID`; what the client sent under these names is dropped.
     pub fn set_consumer(&mut self, who: ConsumerMatch) {
         self.0.consumer = Some(who);
@@ -257,6 +257,13 @@ impl Answer<'_> {
     #[must_use]
     pub fn named(self, name: &FieldName, value: &[u8]) -> Self {
         self.response.head.fields.add_named(name, |out| out.extend_from_slice(value));
+        self
+    }
+
+    /// Adds a field of another message.
+    #[must_use]
+    pub fn named_bytes(self, name: &[u8], value: &[u8]) -> Self {
+        self.response.head.fields.add(name, value);
         self
     }
 
@@ -401,7 +408,7 @@ impl ResponseCx<'_> {
         self.0.response.head.fields.add(name.text(), value);
     }
 
-    /// Removes a field; tells whether there was one.
+    /// Removes a field. Returns true if there was one.
     pub fn remove_field(&mut self, name: &FieldName) -> bool {
         let response = &mut self.0.response;
         response.head.fields.remove(response.buffer.bytes(), name)

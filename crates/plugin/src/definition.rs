@@ -321,7 +321,7 @@ pub struct BuildCx<'a> {
     pub metadata: Option<&'a Node>,
     /// The port at which clients reach the gateway over HTTPS (`redirect.https_port`).
     pub https_port: u16,
-    /// Name and version, as told in fields such as `x-mock-by`.
+    /// Name and version, for fields such as `x-mock-by`.
     pub product: &'a str,
     /// What Kong's family says of itself.
     pub kong: &'a weir_config::settings::Kong,
@@ -337,7 +337,7 @@ impl BuildCx<'_> {
     /// The plugin's `plugin_metadata`; the default where there is none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The metadata cannot be read.
     pub fn metadata<M: DeserializeOwned + Default>(&self) -> Result<M, Invalid> {
         let metadata = self.metadata.map(Node::parse_into::<M>).transpose();
         Ok(metadata.map_err(|error| Invalid::new("", format!("plugin_metadata: {error}")))?.unwrap_or_default())
@@ -385,7 +385,7 @@ impl BuildCx<'_> {
     /// The number of an upstream that is written in `field` of the configuration, or follows from it.
     ///
     /// # Errors
-    /// It cannot be built.
+    /// The upstream cannot be built.
     pub fn inline_upstream(&self, field: &str, upstream: &weir_config::Upstream) -> Result<u32, Invalid> {
         let place = format!("{}/{}/{field}", self.place, self.plugin);
         self.upstreams.add(upstream, &place).map_err(|fault| {

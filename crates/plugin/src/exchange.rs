@@ -14,7 +14,7 @@ use weir_wire::fields::Fields;
 use crate::buffers::Held;
 use crate::consumer::ConsumerMatch;
 use crate::moment::Moment;
-use crate::per_request::States;
+use crate::per_request::values::States;
 use crate::request::Request;
 use crate::response::Response;
 use crate::tables::{RouteInfo, Tables};
@@ -86,9 +86,9 @@ pub struct StreamInfo {
     pub protocol: &'static str,
     /// The name that the client asked for by TLS.
     pub sni: Option<Box<str>>,
-    /// What the client has sent so far, where a plugin has asked for it; the node gets it first.
+    /// Bytes that the client has sent so far, if a plugin has asked for them; they go to the node first.
     pub first: Vec<u8>,
-    /// The id that the client has told by MQTT, which may be empty.
+    /// The client's id in MQTT, which may be empty.
     pub mqtt_client_id: Option<Box<[u8]>>,
 }
 
@@ -418,14 +418,14 @@ impl Exchange {
         if self.client.https { "https" } else { "http" }
     }
 
-    /// The Host as the upstream is told it in X-Forwarded-Host: as received. Empty where there is none.
+    /// The Host of X-Forwarded-Host for the upstream: as received. Empty if there is none.
     #[must_use]
     pub fn forwarded_host(&self) -> &[u8] {
         let request = &self.request;
         request.head.host.map_or(request.host_port(), |host| host.of(request.buffer.bytes()))
     }
 
-    /// The port as the upstream is told it in X-Forwarded-Port: the Host's, else the listener's. A Unix socket has none:
+    /// The port of X-Forwarded-Port for the upstream: the Host's, else the listener's. A Unix socket has none:
     /// that of the scheme.
     #[must_use]
     pub fn forwarded_port(&self) -> Value<'_> {

@@ -26,6 +26,7 @@ mod ending;
 mod exchange;
 pub mod host;
 mod moment;
+mod named;
 mod per_request;
 mod plans;
 mod remembered;
@@ -52,6 +53,7 @@ pub use definition::{
 pub use encoder::Encoder;
 pub use ending::at_worker_end;
 pub use exchange::{AddrText, Client, NodeAddress, Try};
+pub use named::Named;
 pub use per_request::PerRequest;
 pub use plans::{Plan, PlanAccess, PlanLimit, PlanPath, Plans};
 pub use remembered::{Keep, Remembered};
@@ -60,7 +62,7 @@ pub use response::{BodySource, Origin, Response};
 pub use service::{Service, ServiceOptions, ServiceUri};
 pub use slot::Slot;
 pub use state::{Shared, StateRegistry};
-pub use tables::{Named, RouteInfo, Tables};
+pub use tables::{RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
 pub use view::View;
 

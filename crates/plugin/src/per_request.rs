@@ -1,5 +1,7 @@
 //! State that an instance of a plugin keeps on an exchange, from one hook to the next.
 
+pub(crate) mod values;
+
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
@@ -59,80 +61,6 @@ impl<T: Any> Default for PerRequest<T> {
 impl<T> fmt::Debug for PerRequest<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PerRequest({})", self.key)
-    }
-}
-
-/// The values of an exchange.
-#[derive(Default)]
-pub(crate) struct States {
-    live: Vec<(u64, Box<dyn Cell>)>,
-    /// Empty cells, for further values of their types: never more of a type than there were at a time.
-    spare: Vec<Box<dyn Cell>>,
-}
-
-/// A cell for values of one type: an `Option`.
-trait Cell: Any {
-    fn clear(&mut self);
-}
-
-impl<T: Any> Cell for Option<T> {
-    fn clear(&mut self) {
-        *self = None;
-    }
-}
-
-impl States {
-    fn cell<T: Any>(cell: &mut dyn Cell) -> Option<&mut Option<T>> {
-        (cell as &mut dyn Any).downcast_mut()
-    }
-
-    fn put<T: Any>(&mut self, key: u64, value: T) {
-        if let Some(place) = self.get_mut(key) {
-            *place = value;
-            return;
-        }
-        let fitting = self.spare.iter().position(|cell| (&**cell as &dyn Any).is::<Option<T>>());
-        let mut cell = match fitting {
-            Some(at) => self.spare.swap_remove(at),
-            None => Box::new(None::<T>),
-        };
-        if let Some(place) = Self::cell(&mut *cell) {
-            *place = Some(value);
-        }
-        self.live.push((key, cell));
-    }
-
-    fn get<T: Any>(&self, key: u64) -> Option<&T> {
-        let (_, cell) = self.live.iter().find(|(other, _)| *other == key)?;
-        (&**cell as &dyn Any).downcast_ref::<Option<T>>()?.as_ref()
-    }
-
-    fn get_mut<T: Any>(&mut self, key: u64) -> Option<&mut T> {
-        let (_, cell) = self.live.iter_mut().find(|(other, _)| *other == key)?;
-        Self::cell(&mut **cell)?.as_mut()
-    }
-
-    fn take<T: Any>(&mut self, key: u64) -> Option<T> {
-        let at = self.live.iter().position(|(other, _)| *other == key)?;
-        let (_, mut cell) = self.live.swap_remove(at);
-        let value = Self::cell(&mut *cell)?.take();
-        self.spare.push(cell);
-        value
-    }
-
-    /// Drops all values.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        while let Some((_, mut cell)) = self.live.pop() {
-            cell.clear();
-            self.spare.push(cell);
-        }
-    }
-}
-
-impl fmt::Debug for States {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.live.iter().map(|(key, _)| key)).finish()
     }
 }
 
@@ -204,7 +132,7 @@ mod tests {
                 (Some(&3), Some("ab"), Some(&2))
             );
             assert_eq!((same.take(cx), same.take(cx), number.get(cx)), (Some(2), None, Some(&3)));
-            assert!(cx.0.states.spare.len() <= 3, "cells are used again");
+            assert!(cx.0.states.spare_cells() <= 3, "cells are used again");
             cx.0.end();
         }
     }

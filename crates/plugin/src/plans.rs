@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_config::{Period, PlanScope, PlanWindow, SharedMap};
 use weir_router::{Numbers, Slots};
 
-use crate::tables::Named;
+use crate::named::Named;
 
 /// A plan as the path of a request needs it.
 #[derive(Debug)]

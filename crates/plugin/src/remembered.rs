@@ -70,7 +70,7 @@ impl<T> Remembered<T> {
             Found::Waits(waits) => match waits.await {
                 Ok(Turn::Answer(answer)) => return answer,
                 Ok(Turn::Ask(turn)) => Some(turn),
-                // It cannot be: a turn ends with an answer, or goes on.
+                // Never the case: a turn ends with an answer, or is passed on.
                 Err(_) => None,
             },
         };
@@ -173,7 +173,7 @@ impl<T> Asking<T> {
         }
         drop(inner);
         for one in waiting {
-            // It may have gone meanwhile.
+            // The request may have ended meanwhile.
             let _ = one.send(Turn::Answer(Arc::clone(answer)));
         }
     }
@@ -203,7 +203,7 @@ impl<T> Drop for Asking<T> {
             let turn = Self { remembered: Arc::clone(&self.remembered), key: Arc::clone(&self.key), done: false };
             match next.send(Turn::Ask(turn)) {
                 Ok(()) => return,
-                // It has gone: the turn comes back, and goes to the one after it.
+                // The request has ended: the turn comes back, and goes to the next one.
                 Err(Turn::Ask(mut turn)) => turn.done = true,
                 Err(Turn::Answer(_)) => return,
             }
@@ -284,7 +284,7 @@ mod tests {
         let mut second = Box::pin(remembered.get(b"a", 0, pending));
         assert!(poll(second.as_mut()).is_pending());
         drop(first);
-        // It has the turn, and has not been polled since.
+        // The second one has the turn, and has not been polled since.
         drop(second);
         assert_eq!(ask(&remembered, "a", 0, 5), 5);
     }

@@ -1,10 +1,12 @@
 //! The request as plugins see it.
 
+mod body;
+
 use std::cell::{OnceCell, RefCell};
 
-use weir_expr::{BodyPath, Value};
+use weir_expr::Value;
 use weir_wire::buffer::Buffer;
-use weir_wire::head::{Content, Http1, Limits, RequestHead};
+use weir_wire::head::{Http1, Limits, RequestHead};
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
 use weir_wire::query::{self, Argument};
@@ -12,7 +14,7 @@ use weir_wire::target::{self, Form, PathRules, Reading, Target};
 use weir_wire::{Reject, Span};
 
 use crate::arguments::ArgumentNames;
-use crate::values::{GraphqlSource, Media, Part, Values};
+use crate::values::Values;
 
 /// Fields that hold a digest of the content or of what it represents (RFC 9530 and those before it).
 pub(crate) const DIGESTS: [&[u8]; 4] = [b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"];
@@ -86,6 +88,8 @@ pub struct UpstreamTarget {
     pub method: Option<Method>,
     /// The Host; empty: by the upstream's `pass_host`.
     pub host: Vec<u8>,
+    /// True if `host` takes precedence over an upstream that names one by its `pass_host`, as in Kong.
+    pub host_wins: bool,
 }
 
 impl Request {
@@ -139,6 +143,7 @@ impl Request {
         self.upstream.target.clear();
         self.upstream.method = None;
         self.upstream.host.clear();
+        self.upstream.host_wins = false;
         let host = match self.target.authority {
             // RFC 9112 section 3.2.2: the target's host goes before the Host field.
             Some(authority) => {
@@ -270,6 +275,15 @@ impl Request {
         self.forget_decoded_query();
     }
 
+    /// Replaces the query, for the plugins that follow and for the upstream; an empty one is none. A target that a plugin has
+    /// already rewritten stays as it is.
+    pub fn set_query(&mut self, query: &[u8]) {
+        self.edited_query.clear();
+        self.edited_query.extend_from_slice(query);
+        self.query_edited = true;
+        self.forget_decoded_query();
+    }
+
     /// Masks the values of these arguments for whoever still looks at the request, which is over: in the target, in what was
     /// made of it, and in a `Referer` with a query. For logs.
     pub fn mask_arguments(&mut self, names: &ArgumentNames) {
@@ -282,7 +296,7 @@ impl Request {
             let query = whole.start as usize + at..whole.end as usize;
             let len = query.len();
             let left = self.buffer.bytes_mut().get_mut(query).map_or(len, |query| names.mask(query));
-            // What follows stays where it is: only the target becomes shorter.
+            // The bytes behind the target keep their places: only the target becomes shorter.
             let cut = (len - left) as u32;
             self.head.target.end -= cut;
             if let Some(query) = &mut self.target.query {
@@ -409,103 +423,6 @@ impl Request {
         })
     }
 
-    /// The first field with this name of a form in the body, decoded.
-    #[must_use]
-    pub fn post_argument(&self, name: &[u8]) -> Option<Value<'_>> {
-        if self.media() != Media::Form {
-            return None;
-        }
-        self.body_for_values().and_then(|body| self.values().form_field(body, name))
-    }
-
-    /// The value at a path of the body: of JSON, or a field of a form.
-    #[must_use]
-    pub fn post_field(&self, path: &BodyPath) -> Option<Value<'_>> {
-        let media = self.media();
-        if media == Media::Other {
-            return None;
-        }
-        self.body_for_values().and_then(|body| self.values().at_path(body, media, path))
-    }
-
-    /// A part of the GraphQL operation that the request asks for.
-    pub(crate) fn graphql(&self, part: Part) -> Option<Value<'_>> {
-        let argument = |name: &[u8]| match self.argument(name)? {
-            Value::Bytes(text) => Some(text),
-            _ => None,
-        };
-        let source = || match self.method() {
-            Method::Get => {
-                let operation_name = argument(b"operationName");
-                argument(b"query").map(|text| GraphqlSource::Query { text, operation_name })
-            }
-            _ => self.body_for_values().map(|body| match self.media() {
-                Media::Json => GraphqlSource::Json(body),
-                _ => GraphqlSource::Query { text: body, operation_name: None },
-            }),
-        };
-        match self.method() {
-            Method::Get => {}
-            // Asked for before anything is kept of it: what is not here may come.
-            Method::Post if self.body_for_values().is_some() => {}
-            _ => return None,
-        }
-        self.values().graphql(source, part)
-    }
-
-    fn media(&self) -> Media<'_> {
-        Media::of(self.head.fields.get_known(self.buffer.bytes(), Known::ContentType))
-    }
-
-    /// The body for variables. Where it has not been collected, notes that it is wanted.
-    fn body_for_values(&self) -> Option<&[u8]> {
-        match self.body() {
-            Some(body) => Some(body).filter(|body| !body.is_empty() && body.len() as u64 <= self.values_limit),
-            None => {
-                if self.may_have_values() {
-                    self.values().wants_body.set(true);
-                }
-                None
-            }
-        }
-    }
-
-    /// True if there is a body for variables that has not been collected: one that is not known to be too long.
-    #[must_use]
-    pub fn may_have_values(&self) -> bool {
-        match self.head.content {
-            _ if self.replaced => false,
-            Content::Length(length) => !self.collected && length <= self.values_limit,
-            Content::None => false,
-            _ => self.values_limit > 0,
-        }
-    }
-
-    /// True if a variable was asked for that stands in the body, which has to be collected for it; asked once.
-    #[inline]
-    pub fn take_wish_for_body(&self) -> bool {
-        self.values.get().is_some_and(|values| values.wants_body.take())
-    }
-
-    /// True if a variable has no value because there was no room for it in the budget for buffers.
-    #[inline]
-    #[must_use]
-    pub fn lacks_room_for_values(&self) -> bool {
-        self.values.get().is_some_and(|values| values.lacks_room.get())
-    }
-
-    fn values(&self) -> &Values {
-        self.values.get_or_init(Box::default)
-    }
-
-    /// Forgets what variables have asked of the body.
-    #[inline]
-    pub(crate) fn forget_values(&mut self) {
-        if self.values.get().is_some() {
-            self.values.take();
-        }
-    }
-
     /// The first cookie with this name (RFC 6265 section 5.4).
     #[must_use]
     pub fn cookie(&self, name: &[u8]) -> Option<&[u8]> {
@@ -544,94 +461,6 @@ impl Request {
     #[must_use]
     pub fn field_str(&self, name: &str) -> Option<&[u8]> {
         self.head.fields.get_str(self.buffer.bytes(), name.as_bytes())
-    }
-
-    /// The whole body, decoded; `None` while it has not been collected.
-    #[must_use]
-    pub fn body(&self) -> Option<&[u8]> {
-        match self.head.content {
-            _ if self.replaced => Some(&self.changed),
-            Content::None => Some(&[]),
-            Content::Length(len) if self.collected => {
-                let end = self.head_len.checked_add(usize::try_from(len).ok()?)?;
-                self.buffer.bytes().get(self.head_len..end)
-            }
-            _ => None,
-        }
-    }
-
-    /// True when the client's whole body is here, be it that it sent none.
-    #[must_use]
-    pub fn is_collected(&self) -> bool {
-        self.collected || self.head.content == Content::None
-    }
-
-    /// Replaces the body. Digests of the old one go (RFC 9530), for they would be false.
-    pub(crate) fn replace_body(&mut self, body: &[u8]) {
-        self.changed.clear();
-        self.changed.extend_from_slice(body);
-        self.replaced = true;
-        self.forget_values();
-        for name in DIGESTS {
-            self.head.fields.remove_str(self.buffer.bytes(), name);
-        }
-    }
-
-    pub(crate) fn filter_body(&mut self) {
-        self.filtered = true;
-    }
-
-    /// True when a plugin has replaced the body by [`Request::changed`], which does not stand behind the head yet.
-    #[must_use]
-    pub fn is_replaced(&self) -> bool {
-        self.replaced
-    }
-
-    /// True when plugins change the body on its way to the node.
-    #[must_use]
-    pub fn is_filtered(&self) -> bool {
-        self.filtered
-    }
-
-    /// Takes note that plugins have seen the whole body, or that there is none to see.
-    pub fn end_filter(&mut self) {
-        self.filtered = false;
-    }
-
-    /// Leaves the length of the body open, for plugins may change it on its way.
-    pub fn open_body(&mut self) {
-        self.head.fields.remove_known(Known::ContentLength);
-        self.head.content = Content::Unknown;
-    }
-
-    /// Forgets what plugins wanted of the body.
-    #[inline]
-    pub(crate) fn forget_changes(&mut self) {
-        self.replaced = false;
-        self.filtered = false;
-    }
-
-    /// Takes in the whole body: it stands in the buffer from now on in place of what was received of it, up to `end`,
-    /// and the request is one with a `Content-Length`, whatever framed it before.
-    pub fn put_body(&mut self, body: &[u8], end: usize) {
-        self.buffer.replace(self.head_len, end, body);
-        let fields = &mut self.head.fields;
-        fields.remove_known(Known::ContentLength);
-        fields.add_with(b"Content-Length", |out| weir_wire::push_number(out, body.len() as u64));
-        self.keep_body(body.len());
-    }
-
-    /// Takes in the whole body, which stands in the buffer as it was sent, with its length.
-    pub fn keep_body(&mut self, len: usize) {
-        let fields = &mut self.head.fields;
-        // Trailer fields came with the chunks and are gone with them (RFC 9112 section 7.1.2); nobody has to be asked
-        // any more whether the body may be sent (RFC 9110 section 10.1.1).
-        fields.remove_known(Known::Trailer);
-        fields.remove_known(Known::Expect);
-        self.head.expect_continue = false;
-        self.head.content = Content::Length(len as u64);
-        self.collected = true;
-        self.replaced = false;
     }
 
     /// Replaces a field for the plugins that follow and for the upstream, and what a CGI there takes for it.

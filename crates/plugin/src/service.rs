@@ -70,7 +70,7 @@ impl Service {
     /// Reads the URI of a service, which stands in `field` of the configuration.
     ///
     /// # Errors
-    /// It is none of `http` or `https`, or a host in it cannot be one.
+    /// The URI is neither of `http` nor of `https`, or has an invalid host.
     pub fn parse(field: &'static str, uri: &str, options: ServiceOptions) -> Result<ServiceUri, Invalid> {
         let (parts, upstream) = upstream(field, uri, options)?;
         let (host, target) = (parts.authority.as_bytes().into(), parts.target.as_bytes().into());

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use weir_router::{Router, Slots};
-use weir_telemetry::metrics::LazyLabel;
 
 use crate::consumer::Consumers;
 use crate::definition::Credentials;
+use crate::named::Named;
 use crate::plans::Plans;
 
 /// Parts of one configuration, found by dense ids.
@@ -45,25 +45,4 @@ pub struct RouteInfo {
     pub paths: Box<[Named]>,
     /// Its host patterns, in the order the router counts them.
     pub hosts: Box<[Named]>,
-}
-
-/// A text and its metric label, which is interned when it is first used.
-#[derive(Debug)]
-pub struct Named {
-    /// The text.
-    pub text: Arc<str>,
-    /// Its label.
-    pub label: LazyLabel,
-}
-
-impl From<Arc<str>> for Named {
-    fn from(text: Arc<str>) -> Self {
-        Self { text, label: LazyLabel::default() }
-    }
-}
-
-impl From<&str> for Named {
-    fn from(text: &str) -> Self {
-        Self { text: text.into(), label: LazyLabel::default() }
-    }
 }

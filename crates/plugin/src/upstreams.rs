@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use weir_config::{Code, Diagnostic, Upstream};
 
-/// The upstreams of a configuration while it is built. They are told apart by dense numbers.
+/// The upstreams of a configuration while it is built. Each has a number; numbers are dense.
 pub trait UpstreamSet: Debug {
     /// The upstream with this id; `None` when there is none.
     ///
     /// # Errors
-    /// It cannot be built.
+    /// The upstream cannot be built.
     fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic>;
 
     /// Builds one that is written in a plugin's configuration, at this place.
     ///
     /// # Errors
-    /// It cannot be built; the path is relative to the upstream.
+    /// The upstream cannot be built; the path is relative to the upstream.
     fn add(&self, upstream: &Upstream, place: &str) -> Result<u32, Diagnostic>;
 
     /// Turns by weight: what upstreams distribute requests over their nodes with.

@@ -38,7 +38,7 @@ impl Source for Exchange {
                 let id = Known::classify(name.as_bytes());
                 match request.head.fields.get_as(base, id, name.as_bytes()) {
                     Some(value) => Some(Value::Bytes(value)),
-                    // As the upstream is told, where nobody who is trusted has said otherwise.
+                    // The value that the upstream receives, unless a trusted peer has sent another.
                     None => match id {
                         Known::XForwardedProto => text(self.scheme()),
                         Known::XForwardedHost => Some(self.forwarded_host()).filter(|h| not_empty(h)).map(Value::Bytes),

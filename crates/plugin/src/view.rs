@@ -6,7 +6,7 @@ use weir_expr::{Source, Value, Variable};
 use weir_router::Match;
 use weir_telemetry::metrics::Label;
 
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, ConsumerMatch};
 use crate::exchange::{Client, Exchange, Try};
 use crate::request::Request;
 use crate::response::Response;
@@ -70,6 +70,12 @@ impl<'x> View<'x> {
     #[must_use]
     pub fn consumer(self) -> Option<&'x Consumer> {
         self.0.consumer()
+    }
+
+    /// Who calls, and by which credential.
+    #[must_use]
+    pub fn caller(self) -> Option<ConsumerMatch> {
+        self.0.consumer
     }
 
     /// Every try at a node, in order.

@@ -57,7 +57,7 @@ impl Apis {
         let id = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default().trim().to_owned();
         let scrapes = Arc::new(Semaphore::new(SCRAPES));
         let running = Running { metrics: Arc::clone(metrics), offload, scrapes, id };
-        // It starts once.
+        // The APIs start once.
         let _ = self.0.set(running);
     }
 }

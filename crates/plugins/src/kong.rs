@@ -5,29 +5,44 @@
 
 mod acl;
 mod answers;
+mod arguments;
 mod basic_auth;
 mod body;
 mod bot_detection;
 mod caller;
+mod captures;
 mod consumer;
 mod correlation_id;
 mod cors;
+mod counted_by;
 mod edits;
 mod file_log;
+mod grpc_web;
+mod hmac_auth;
 mod http_log;
 mod ip_restriction;
 mod jwt;
 mod key_auth;
 mod log;
+mod media;
 mod no_route;
+mod openid_connect;
 mod prometheus;
+mod proxy_cache;
 mod rate_limiting;
+mod rate_limiting_advanced;
 mod redirect;
+mod redis;
 mod request_size_limiting;
 mod request_termination;
 mod request_transformer;
+mod response_ratelimiting;
 mod response_transformer;
 mod route;
+mod session;
+mod standard_webhooks;
+mod template;
+mod upstream_timeout;
 
 use weir_plugin::host::Definition;
 
@@ -43,19 +58,29 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &correlation_id::CorrelationId,
         &cors::Cors,
         &file_log::FileLog,
+        &grpc_web::GrpcWeb,
+        &hmac_auth::HmacAuth,
         &http_log::HttpLog,
         &ip_restriction::IpRestriction,
         &jwt::Jwt,
         &key_auth::KeyAuth,
         &no_route::NoRoute,
+        &openid_connect::OpenidConnect,
         &prometheus::Prometheus,
+        &proxy_cache::ProxyCache,
         &rate_limiting::RateLimiting,
+        &rate_limiting_advanced::RateLimitingAdvanced,
         &redirect::Redirect,
         &request_size_limiting::RequestSizeLimiting,
         &request_termination::RequestTermination,
         &request_transformer::RequestTransformer,
+        &request_transformer::RequestTransformerAdvanced,
+        &response_ratelimiting::ResponseRateLimiting,
         &response_transformer::ResponseTransformer,
         &route::Route,
+        &session::Session,
+        &standard_webhooks::StandardWebhooks,
+        &upstream_timeout::UpstreamTimeout,
     ]
 }
 

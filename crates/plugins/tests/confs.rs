@@ -46,7 +46,7 @@ fn check_entry(definition: &dyn Definition, entry: &Node) {
     assert!(error || !found.iter().any(Diagnostic::is_error), "{at}: only warnings, found {found:#?}");
 }
 
-/// What is said of an entry's configuration, and while it is built when it was not refused before.
+/// Findings about an entry's configuration, also those of building it if it is not refused before.
 fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnostic> {
     if let Some(conf) = entry.get("metadata") {
         return definition.check(Scope::Metadata, conf).0;

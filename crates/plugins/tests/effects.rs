@@ -13,7 +13,7 @@ use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 const GET: &str = "GET /a/b HTTP/1.1\r\nHost: a.test\r\n\r\n";
 
-/// Whether a request passes, at this second.
+/// True if a request passes at this second.
 fn passes(visit: &mut Visit, plugin: &dyn Plugin, head: &str, second: u64) -> bool {
     visit.request(head);
     visit.exchange.times.now = second * 1_000_000;

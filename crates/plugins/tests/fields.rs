@@ -96,7 +96,7 @@ fn every_field_has_a_case() {
             let mut told: BTreeSet<&str> = bad.filter_map(|entry| without_effect(entry, place)).collect();
             let elsewhere = cases["elsewhere"].as_array().into_iter().flatten();
             told.extend(elsewhere.filter_map(|entry| entry[place].as_str()));
-            // What is said of a field is said of all in it.
+            // A case for a field is one for all fields in it.
             let is_used = |field: &str| {
                 let outer = field.match_indices(['.', '[']).filter_map(|(at, _)| field.get(..at));
                 used.contains(field) || told.contains(field) || outer.into_iter().any(|outer| told.contains(outer))

@@ -1,4 +1,4 @@
-//! What hooks do that cannot be seen from outside: state that outlives a configuration, bounds, and the log phase.
+//! Effects of hooks that cannot be seen from outside: state that outlives a configuration, bounds, and the log phase.
 
 mod bench;
 #[path = "bench/visit.rs"]
@@ -17,16 +17,16 @@ use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 const GET: &str = "GET /a/b HTTP/1.1\r\nHost: a.test\r\n\r\n";
 
-/// Where a limiter stands.
-struct Place<'a> {
+/// Position of a limiter in a configuration.
+struct Setup<'a> {
     place: &'a str,
     keys: usize,
     metadata: &'a str,
 }
 
-const ROUTE: Place<'_> = Place { place: "route/1", keys: 100, metadata: "" };
+const ROUTE: Setup<'_> = Setup { place: "route/1", keys: 100, metadata: "" };
 
-impl Place<'_> {
+impl Setup<'_> {
     fn limit_count(&self, bench: &Bench, conf: &str) -> Arc<dyn Plugin> {
         self.limiter(bench, "limit-count", conf)
     }
@@ -83,7 +83,7 @@ fn counts_survive_a_change_that_does_not_concern_them() {
     for (place, conf, passes) in [
         (ROUTE, conf, false),
         (ROUTE, "{count: 2, time_window: 600, rejected_code: 429}", true),
-        (Place { place: "route/2", ..ROUTE }, conf, true),
+        (Setup { place: "route/2", ..ROUTE }, conf, true),
         (ROUTE, "{count: 3, time_window: 600}", true),
     ] {
         let plugin = place.limit_count(&bench, conf);
@@ -95,7 +95,7 @@ fn counts_survive_a_change_that_does_not_concern_them() {
 fn a_group_counts_together_wherever_it_stands() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
-    let group = |place, conf: &str| Place { place, ..ROUTE }.limit_count(&bench, conf);
+    let group = |place, conf: &str| Setup { place, ..ROUTE }.limit_count(&bench, conf);
     let one = group("route/1", "{count: 2, time_window: 600, group: g}");
     let two = group("route/2", "{count: 2, time_window: 600, group: g, rejected_code: 429}");
     let constant = group("route/3", "{count: 2, time_window: 600, group: g, key: all, key_type: constant}");
@@ -112,7 +112,7 @@ fn a_group_counts_together_wherever_it_stands() {
 fn without_room_a_new_key_is_refused_unless_told_otherwise() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
-    let small = Place { keys: 2, ..ROUTE };
+    let small = Setup { keys: 2, ..ROUTE };
     let strict = small.limit_count(&bench, "{count: 5, time_window: 600}");
     let lenient = small.limit_count(&bench, "{count: 5, time_window: 600, allow_degradation: true}");
     for plugin in [&strict, &lenient] {
@@ -131,7 +131,7 @@ fn without_room_a_new_key_is_refused_unless_told_otherwise() {
 fn without_room_other_limiters_refuse_a_new_key_unless_told_otherwise() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
-    let small = Place { keys: 1, ..ROUTE };
+    let small = Setup { keys: 1, ..ROUTE };
     for (plugin, conf, reason) in [
         ("limit-req", "rate: 1, burst: 9, nodelay: true, key: remote_addr", "limit-req: no room for another key"),
         (
@@ -142,7 +142,7 @@ fn without_room_other_limiters_refuse_a_new_key_unless_told_otherwise() {
     ] {
         let strict = small.limiter(&bench, plugin, &format!("{{{conf}}}"));
         let lenient = small.limiter(&bench, plugin, &format!("{{{conf}, allow_degradation: true}}"));
-        // What is under way holds its place.
+        // A request under way keeps its place.
         let (mut first, mut second) = (Visit::new(&bench.tables), Visit::new(&bench.tables));
         assert!(first.passes(&*strict, 1) && second.passes(&*lenient, 1), "{plugin}");
         visit.request(GET);
@@ -156,7 +156,7 @@ fn without_room_other_limiters_refuse_a_new_key_unless_told_otherwise() {
 fn metadata_renames_the_fields() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
-    let place = Place { metadata: "{limit_header: X-Most, remaining_header: X-Left, reset_header: X-Again}", ..ROUTE };
+    let place = Setup { metadata: "{limit_header: X-Most, remaining_header: X-Left, reset_header: X-Again}", ..ROUTE };
     let plugin = place.limit_count(&bench, "{count: 2, time_window: 600}");
     visit.exchange.times.now = 5_000_000;
     assert!(visit.passes(&*plugin, 1));
@@ -177,7 +177,7 @@ fn metadata_renames_the_fields_of_rules() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
     let metadata = "{limit_header: X-Acme-RateLimit-Limit, reset_header: X-Again}";
-    let place = Place { metadata, ..ROUTE };
+    let place = Setup { metadata, ..ROUTE };
     let plugin = place.limit_count(&bench, "{rules: [{count: 2, time_window: 600, key: $remote_addr}]}");
     assert!(visit.passes(&*plugin, 1));
     for (name, value) in [

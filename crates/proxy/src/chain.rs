@@ -91,7 +91,7 @@ impl std::fmt::Debug for Step {
     }
 }
 
-/// What a consumer brings along.
+/// Plugins that a consumer brings along.
 #[derive(Debug)]
 pub(crate) struct Brought {
     pub(crate) chain: Arc<Chain>,

@@ -49,7 +49,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Scheme that tells what is spoken here: `http`, `https`, `tcp`, `tls` or `udp`.
+    /// Scheme of the protocol at this listener: `http`, `https`, `tcp`, `tls` or `udp`.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         match (self.streams, self.tls) {

@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub(crate) streams: Arc<StreamTable>,
     /// Global rules.
     pub(crate) global: Arc<Chain>,
-    /// What consumers bring along, by number.
+    /// Plugins that consumers bring along, by number.
     pub(crate) consumers: Arc<Slots<Arc<Brought>>>,
     /// Query arguments whose values logs do not show.
     pub(crate) credential_arguments: Arc<ArgumentNames>,

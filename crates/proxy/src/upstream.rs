@@ -126,6 +126,7 @@ impl Upstream {
     pub(crate) fn host_for<'a>(&'a self, x: &'a Exchange, node: &'a Node) -> &'a [u8] {
         let request = &x.request;
         match &self.host {
+            _ if request.upstream.host_wins && !request.upstream.host.is_empty() => &request.upstream.host,
             // As in APISIX, a plugin changes the Host only where the upstream does not name one.
             PassHost::Pass if !request.upstream.host.is_empty() => &request.upstream.host,
             // Without any (HTTP/1.0), the node's.

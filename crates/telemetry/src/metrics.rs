@@ -26,6 +26,7 @@ mod callouts;
 mod clients;
 mod etcd;
 mod exposition;
+mod kong;
 mod label;
 mod process;
 mod recorder;
@@ -41,6 +42,7 @@ pub use callouts::CalloutOutcome;
 pub use clients::Clients;
 pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
+pub use kong::KongMetrics;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource, Sample};
@@ -49,7 +51,7 @@ pub use streams::StreamSample;
 pub use upstream::{NodeHealth, UpstreamStatus};
 pub use usage::UsageStatus;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -115,6 +117,8 @@ pub struct Metrics {
     buffers_refused: AtomicU64,
     access_logs: Mutex<LogDrops>,
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
+    /// Metrics that are told under Kong's names as well, as bits.
+    kong: AtomicU8,
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
     store: OnceLock<Arc<dyn StoreStatus>>,
     usage: OnceLock<Arc<dyn UsageStatus>>,
@@ -181,6 +185,7 @@ impl Metrics {
             buffers_refused: AtomicU64::new(0),
             access_logs: Mutex::default(),
             upstreams: Mutex::default(),
+            kong: AtomicU8::new(0),
             etcd: OnceLock::new(),
             store: OnceLock::new(),
             usage: OnceLock::new(),
@@ -273,6 +278,18 @@ impl Metrics {
     /// Counts lines that `log` drops under `weir_access_log_dropped_total`, including those dropped before this call.
     pub fn watch_access_log(&self, log: &AccessLog) {
         self.access_logs.lock().unwrap_or_else(PoisonError::into_inner).add(log);
+    }
+
+    /// Tells these metrics under Kong's names as well, from now on.
+    #[inline]
+    pub fn tell_as_kong(&self, metrics: KongMetrics) {
+        if !self.kong_metrics().contains(metrics) {
+            self.kong.fetch_or(metrics.bits(), Relaxed);
+        }
+    }
+
+    fn kong_metrics(&self) -> KongMetrics {
+        KongMetrics::of_bits(self.kong.load(Relaxed))
     }
 
     /// Sets the nodes under health checks: `apisix_upstream_status`.

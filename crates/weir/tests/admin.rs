@@ -241,7 +241,7 @@ fn plugins_are_those_of_the_settings() {
     for (plugin, expected) in [
         ("cors", "unknown plugin [cors]: it is not in the setting `plugins`"),
         ("ext-plugin-post-req", "unknown plugin [ext-plugin-post-req]: it is not supported yet"),
-        ("openid-connect", "unknown plugin [openid-connect]: it is not supported yet"),
+        ("gm", "unknown plugin [gm]: it is not supported yet"),
         ("nope", "unknown plugin [nope]"),
     ] {
         let route = json!({ "uri": "/", "plugins": { plugin: {} } }).to_string();

@@ -86,7 +86,7 @@ fn a_route_is_found_by_what_stands_in_the_body() {
         },
     );
     let mut client = gateway.client();
-    // What follows a body is the next request.
+    // The bytes behind a body are the next request.
     client.send([post_in_chunks(FORM, "name=j+ack"), post(JSON, r#"{"model":"gpt"}"#).into_bytes()].concat());
     for (id, body) in [("form", "name=j+ack"), ("part", r#"{"model":"gpt"}"#)] {
         let response = client.response();
@@ -156,7 +156,7 @@ fn bodies_over_a_limit_are_not_looked_at() {
         (post(FORM, &form(1001)).into_bytes(), 200, Some("rest")),
         (post_in_chunks(FORM, &form(1000)), 200, Some("form")),
         (post_in_chunks(FORM, &form(1001)), 200, Some("rest")),
-        // How long it is cannot be known before it is here.
+        // The length cannot be known before the body is here.
         (post_in_chunks(FORM, &form(2001)), 413, None),
     ] {
         let response = gateway.client().request(request);

@@ -223,6 +223,13 @@ fn a_wrong_global_rule_stops_neither_starts_nor_changes() {
     wait_until("the rule to be gone", LIMIT, || (!guards(&gateway)).then_some(()));
 }
 
+/// Invalid items by `/status`.
+pub(crate) fn invalid(gateway: &Gateway) -> Value {
+    let answer = RawClient::connect(gateway.status).get("/status").json();
+    assert_eq!(answer["status"], "ok", "{answer}");
+    answer["invalid"].clone()
+}
+
 /// Resources whose place is unknown, because they guard everything or their paths or names cannot be read. Where they were
 /// never in force, nothing that they guarded opens without them; a fresh gateway cannot know that.
 #[test]
@@ -255,6 +262,7 @@ fn a_resource_without_a_place_is_left_out_where_it_was_never_in_force() {
             ("one".to_owned(), "all".to_owned()),
             "{value}"
         );
+        assert_eq!(invalid(&gateway), json!([key]), "{value}");
         let (path, name) = (format!("/n/{number}"), format!("routes/n{number}"));
         gateway.must("PUT", &name, &route(&path, number).to_string());
         assert_eq!(gateway.get(&path).text(), number.to_string(), "{value}");
@@ -267,6 +275,7 @@ fn a_resource_without_a_place_is_left_out_where_it_was_never_in_force() {
         assert_eq!((fresh.get("/1").status, fresh.get("/x").status), (503, 503), "{value}");
         assert!(!is_ready(&fresh), "{value}");
         fresh.logged("may guard any request");
+        assert_eq!(invalid(&fresh), json!([key]), "{value}");
         // Other resources can be changed, without effect on this one.
         fresh.must("PUT", "routes/other", &route("/other", "other").to_string());
         assert_eq!(fresh.get("/other").status, 503, "{value}");
@@ -285,6 +294,7 @@ fn a_resource_without_a_place_is_left_out_where_it_was_never_in_force() {
         assert_eq!((gateway.get("/1").text(), gateway.get(&path).text()), ("one".to_owned(), number.to_string()));
         cluster.delete(key);
         gateway.await_metric("weir_config_left_out", &[], 0.0);
+        assert_eq!(invalid(&gateway), Value::Null, "{value}");
     }
 }
 
@@ -304,6 +314,7 @@ fn what_can_be_read_of_a_place_is_refused() {
     let seen = || [status("a.test", "/x"), status("a.test", "/admin/x"), status("mtls.test", "/x")];
     assert_eq!(seen(), [200, 503, 400]);
     assert!(is_ready(&gateway));
+    assert_eq!(invalid(&gateway), json!(["routes/admin", "ssls/mtls"]));
     gateway.must("PUT", "routes/more", &route("/more", "more").to_string());
     assert_eq!(seen(), [200, 503, 400]);
     cluster.delete("ssls/mtls");

@@ -355,7 +355,7 @@ fn answers_are_remembered_by_their_key() {
     }
     assert_eq!(service.requests().len(), 3, "one question for each key");
     assert_eq!(origin.last().field("x-user-id"), Some("jack"));
-    // What has no answer is not remembered.
+    // A question without an answer is not remembered.
     service.die();
     assert_eq!((ask("yes", "a.test"), ask("yes", "c.test"), ask("yes", "c.test")), (200, 403, 403));
     service.rise();

@@ -5,9 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir_wire::http2::frame;
 
 use crate::harness::{
-    Full, Gateway, H2Client, LIMIT, Origin, Refusing, Response, Start, each, h2_origin, repository, timed, wait_until,
+    Full, Gateway, H2Client, LIMIT, News, Origin, Refusing, Response, Start, each, h2_origin, repository, timed,
+    wait_until,
 };
 
 /// A gRPC service, until it is dropped.
@@ -173,16 +175,48 @@ fn browsers_call_services() {
 }
 
 #[test]
+fn browsers_call_services_behind_kongs_plugin() {
+    let service = Service::start();
+    let (host, port) = service.node.rsplit_once(':').expect("host and port");
+    let gateway = Start::text(&format!(
+        "_format_version: '3.0'\nservices:\n- {{name: s, protocol: grpc, host: {host}, port: {port}, routes: [{{name: r, paths: [/], \
+         strip_path: false, plugins: [{{name: grpc-web, config: {{allow_origin_header: 'http://a.test'}}}}]}}]}}\n"
+    ));
+    let gateway = gateway.http2().start();
+    let request = CALL.replace("/a.T/M", "/test.T/Unary").replace("/grpc", "/grpc-web");
+    for answer in answers(&gateway, &format!("{request}\r\n\0\0\0\0\0")) {
+        let fields = ["content-type", "access-control-allow-origin"].map(|name| answer.field(name));
+        assert_eq!((answer.status, fields), (200, [Some("application/grpc-web"), Some("http://a.test")]), "{answer:?}");
+        let (message, end) = answer.body.split_at(5);
+        assert_eq!((message, &end[..4]), (&b"\0\0\0\0\0"[..], &b"\x80\0\0\0"[..]), "{answer:?}");
+        assert!(end[5..].starts_with(b"grpc-status:0\r\n"), "{answer:?}");
+    }
+    let preflight = gateway.client().request("OPTIONS /test.T/Unary HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((preflight.status, preflight.text().as_str()), (200, "OK"), "{preflight:?}");
+    assert_eq!(preflight.field("access-control-allow-headers"), Some("content-type,x-grpc-web,x-user-agent"));
+    let other = gateway.client().request("GET /test.T/Unary HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(other.status, 400, "{other:?}");
+}
+
+#[test]
 fn the_status_of_a_call_is_logged_and_counted() {
     let origin = h2_origin([], |connection| {
         while let Some(request) = connection.request() {
             let path = request.field(":path").unwrap_or_default();
+            let path = path.split('?').next().unwrap_or_default();
             let (head, end) = ((":status", "200"), [("grpc-status", "9"), ("grpc-message", "no")]);
             if path.ends_with("/Short") {
                 connection.head(request.stream, &[head, ("grpc-status", "7")], true);
             } else {
                 connection.head(request.stream, &[head], false);
                 connection.content(request.stream, b"\0\0\0\0\0", false);
+                if path.ends_with("/Whole") {
+                    // The answer shows that the content has been read before the end comes.
+                    let mut ping = Vec::new();
+                    frame::push_ping(&mut ping, false, [0; 8]);
+                    connection.send(&ping);
+                    while !matches!(connection.news(), Some(News::Other) | None) {}
+                }
                 connection.head(request.stream, &end, true);
             }
         }

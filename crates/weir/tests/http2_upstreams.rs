@@ -168,30 +168,33 @@ fn clients_share_a_connection() {
 
 #[test]
 fn another_connection_is_opened_when_one_is_full() {
-    const CLIENTS: usize = 6;
-    let origin = h2_origin([Setting::MaxConcurrentStreams(2)], |connection| {
-        let mut open = Vec::new();
-        while let Some(news) = connection.news() {
-            let News::Complete(request) = news else { continue };
-            if request.field(":path") == Some("/first") {
-                connection.answer(request.stream, "first");
-                continue;
-            }
-            open.push(request.stream);
-            if open.len() > 2 {
-                connection.reset(open.pop().expect("a stream"), ErrorCode::RefusedStream);
-            } else if open.len() == 2 {
-                for stream in open.drain(..) {
-                    connection.answer(stream, "second");
+    let held = Arc::new(AtomicUsize::new(0));
+    let origin = h2_origin([Setting::MaxConcurrentStreams(2)], {
+        let held = Arc::clone(&held);
+        move |connection| {
+            while let Some(request) = connection.request() {
+                match request.field(":path") {
+                    Some("/held") => _ = held.fetch_add(1, SeqCst),
+                    _ => connection.answer(request.stream, "answered"),
                 }
             }
         }
     });
     let gateway = serving(&[&origin], &json!({}));
+    // From here on the gateway knows how many streams the connection takes.
     assert_eq!(gateway.get("/first").status, 200);
-    assert_eq!(at_once(&gateway, CLIENTS, &|_| get("/second")), [200; CLIENTS]);
-    let connections = origin.connections();
-    assert!((2..=4).contains(&connections), "{connections} connections for {CLIENTS} requests");
+    let clients = [(); 2].map(|()| {
+        let mut client = gateway.client();
+        client.send(get("/held"));
+        client
+    });
+    wait_until("two streams of one connection", LIMIT, || (held.load(SeqCst) == 2).then_some(()));
+    assert_eq!(origin.connections(), 1);
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/other").status, 200);
+    }
+    assert_eq!(origin.connections(), 2, "a full connection, and one for all others");
+    drop(clients);
 }
 
 /// What becomes of a request whose first stream ends in some way.

@@ -520,11 +520,11 @@ fn faults_are_told_all_at_once_in_kongs_words() {
             &["routes[0]: must set one of 'methods', 'hosts', 'headers', 'paths'"],
         ),
         (
-            "_format_version: '3.0'\nplugins: [{name: corss}, {name: oauth2}, {name: openid-connect}]",
+            "_format_version: '3.0'\nplugins: [{name: corss}, {name: oauth2}, {name: opa}]",
             &[
                 "plugins[0].name: plugin 'corss' is not known; did you mean cors?",
                 "plugins[1].name: plugin 'oauth2' of Kong is not supported yet",
-                "plugins[2].name: plugin 'openid-connect' of Kong Enterprise is not supported yet",
+                "plugins[2].name: plugin 'opa' of Kong Enterprise is not supported yet",
             ],
         ),
         (
@@ -532,7 +532,7 @@ fn faults_are_told_all_at_once_in_kongs_words() {
             &[
                 "plugins[0].config.key_name: unknown field; did you mean key_names?",
                 "services[0].plugins[0].config.hour: The limit for hour(1.0) cannot be lower than the limit for minute(5.0)",
-                "services[0].plugins[0].config.policy: only counters in memory",
+                "services[0].plugins[0].config.redis.host: required field missing: policy redis needs a server",
             ],
         ),
         (

@@ -78,6 +78,19 @@ fn a_service_has_authorities_of_its_own() {
 }
 
 #[test]
+fn upstreams_may_share_a_target() {
+    let origin = Origin::echo();
+    let node = origin.node();
+    let document = format!(
+        "_format_version: '3.0'\nservices:\n- {{name: a, host: a, routes: [{{paths: [/a]}}]}}\n\
+         - {{name: b, host: b, routes: [{{paths: [/b]}}]}}\n\
+         upstreams: [{{name: a, targets: [{node}]}}, {{name: b, targets: [{{target: '{node}'}}]}}]\n"
+    );
+    let gateway = Start::text(&document).start();
+    assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 200));
+}
+
+#[test]
 fn unknown_fields_of_checks_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("kong.yml");

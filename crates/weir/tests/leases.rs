@@ -77,7 +77,7 @@ fn gateways_share_a_limit_by_leases() {
         assert!(asked < passed / 2, "{asked} scripts for {passed} requests");
         passed += overload(&gateways, 100);
         assert!((1450..=1500).contains(&passed), "{passed}");
-        // What lies unused goes back after a second, and is used elsewhere.
+        // Unused shares go back after a second, and are used elsewhere.
         wait_until("the last share to be used", LIMIT, || {
             passed += usize::from(gateways[0].get("/").status == 200);
             (passed == 1500).then_some(())

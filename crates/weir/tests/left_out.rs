@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Authority, Gateway, Kind, Origin, Start, each, weir};
+use crate::harness::{Authority, Gateway, Kind, Origin, RawClient, Start, each, weir};
 use crate::tls::curl;
 
 /// A file whose route for every path takes whatever is left to it.
@@ -78,6 +78,10 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
             let log = gateway.logged("would take them otherwise");
             let other = if *name == "the first of two for a path" { "the route b" } else { "the route all" };
             assert!(log.contains("routes[0]: its requests are answered 503") && log.contains(other), "{name}: {log}");
+            let page = RawClient::connect(gateway.status).get("/status").json();
+            let invalid = page["invalid"].as_array().expect("names");
+            assert!(invalid.contains(&json!("routes[0]")), "{name}: {page}");
+            assert_eq!(gateway.metric("weir_config_left_out", &[]), invalid.len() as f64, "{name}");
         },
     );
 }

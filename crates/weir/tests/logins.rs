@@ -41,7 +41,7 @@ impl RealProvider {
 
 /// A browser: keeps cookies by host, and follows redirects.
 struct Browser {
-    /// Where hosts are in truth.
+    /// Real addresses of hosts.
     hosts: Vec<(String, SocketAddr)>,
     cookies: BTreeMap<(String, String), String>,
     /// Every `Set-Cookie` of the gateway.

@@ -27,7 +27,7 @@ pub(crate) fn jwk(signer: &Signer, id: &str) -> Value {
     json!({ "kty": "RSA", "kid": id, "alg": signer.name, "n": base64url(&modulus), "e": "AQAB" })
 }
 
-/// What a provider answers beside its discovery document; the issuer is `http://issuer.test`.
+/// Answers of a provider beside its discovery document; the issuer is `http://issuer.test`.
 pub(crate) struct Said {
     pub(crate) keys: Value,
     /// The answer about any token.
@@ -53,7 +53,7 @@ impl Provider {
             let said = says.lock().expect("what is said");
             let host = request.field("host").unwrap_or_default();
             let body = match request.target.split('?').next() {
-                Some("/discovery") => {
+                Some("/discovery" | "/.well-known/openid-configuration") => {
                     let mut document = json!({
                         "issuer": "http://issuer.test",
                         "jwks_uri": format!("http://{host}/keys"),
@@ -233,7 +233,7 @@ fn tokens_are_verified_with_published_keys() {
     );
     assert_eq!(ask(&gateway, "/2", &good).2, r#"{"error":"required scopes a, c not present"}"#);
     assert_eq!(ask(&gateway, "/4", &good).2, r#"{"error":"required audience claim not present"}"#);
-    // What the upstream is told.
+    // Fields that the upstream receives.
     let user = |fields: &crate::harness::Request| fields.field("x-userinfo").map(str::to_owned);
     for (path, access, authorization, tells) in [
         ("/0", Some(good.as_str()), format!("Bearer {good}"), true),

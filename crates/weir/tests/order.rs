@@ -197,7 +197,7 @@ fn a_rules_file_waits_for_its_secrets() {
     assert!(gateway.stderr().contains("there is none (404)"), "{}", gateway.stderr());
     known.store(200, Ordering::Relaxed);
     await_all(&gateway, true);
-    // What was there serves on, whatever becomes of it, also with another change.
+    // The earlier version serves on, also after other changes.
     known.store(404, Ordering::Relaxed);
     let mut changed = with;
     changed["routes"]
@@ -235,7 +235,7 @@ fn resources_of_the_admin_api_wait_for_their_secrets() {
     await_all(&gateway, false);
     known.store(200, Ordering::Relaxed);
     await_all(&gateway, true);
-    // What is changed meanwhile keeps what it has.
+    // A resource that is changed meanwhile keeps its value.
     known.store(503, Ordering::Relaxed);
     gateway.must(
         "PUT",
@@ -334,7 +334,7 @@ fn certificates_may_come_later() {
     wait_until("the certificate", LIMIT, || {
         (curl(&gateway, Some(&authority), ("late.test", "/"), &[]).out == "hello").then_some(())
     });
-    // What is no certificate is told as that.
+    // A text that is no certificate is reported as such.
     fs::write(folder.path().join("odd"), "rubbish").expect("write");
     let odd = json!({ "snis": ["odd.test"], "cert": "$secret://file/1/odd", "key": "$secret://file/1/key" });
     let (code, answer) = gateway.ask("PUT", "ssls/odd", &odd.to_string());

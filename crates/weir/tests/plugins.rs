@@ -76,7 +76,7 @@ fn failures(config: &str, cases: &[Value], protocol: Protocol) -> Vec<String> {
 }
 
 /// As [`holds`], with this protocol.
-fn holds_over(
+pub(crate) fn holds_over(
     protocol: Protocol,
     case: &Value,
     gateway: SocketAddr,

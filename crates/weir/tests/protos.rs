@@ -101,7 +101,7 @@ fn what_cannot_be_compiled_is_refused() {
             assert!(status == 400 && message.starts_with(expected), "{message}\n{expected}");
         }
     }
-    // What a plugin refers to has to be there.
+    // A proto that a plugin refers to has to be there.
     let route = r#"{"uri":"/","plugins":{"grpc-transcode":{"proto_id":"1","service":"a","method":"b"}}}"#;
     let (status, answer) = gateway.ask("PUT", "routes/1", route);
     let expected = json!({ "error_msg": "failed to fetch proto info by proto id [1], response code: 404" });

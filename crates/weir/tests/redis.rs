@@ -261,7 +261,7 @@ fn without_redis_requests_fail_or_pass_at_once() {
     assert!(took < Duration::from_millis(300), "{took:?}: waits for 50 ms");
     let (found, took) = timed(|| closed.get("/").status);
     assert!(found == 500 && took < Duration::from_secs(2), "{found} after {took:?}");
-    // It is known by then that nothing answers.
+    // By then the worker knows that nothing answers.
     wait_until("requests to fail at once", LIMIT, || {
         let (found, took) = timed(|| closed.get("/").status);
         assert_eq!(found, 500);
@@ -292,7 +292,7 @@ fn hostile(bytes: Vec<u8>) -> u16 {
     let port = listener.local_addr().expect("an address").port();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            // It is closed when it has enough.
+            // The client closes the connection when it has enough.
             let _ = stream.and_then(|mut stream| stream.write_all(&bytes));
         }
     });
@@ -430,11 +430,30 @@ fn workers_that_count_by_themselves_are_over_by_little() {
     // A worker forgets the count of a key that has had no request for an interval.
     wait_until("two intervals to be over", LIMIT, || (told.elapsed() >= Duration::from_millis(500)).then_some(()));
     let passed = 31 + count(&[&gateway, &other], 60, 200);
-    // So each worker lets pass what is left now, at most.
+    // Each worker asks once, and then lets pass what was left after its question, at most.
     assert!((100..=31 + 2 * WORKERS * 69).contains(&passed), "{passed} of 100");
     wait_until("the limit to be known everywhere", LIMIT, || {
         (count(&[&gateway, &other], 1, 429) == 2 * CLIENTS).then_some(())
     });
+}
+
+/// Requests that come while Redis is asked wait for that answer. A question of their own would let them pass by a count that
+/// lacks the requests of this worker since the first answer.
+#[test]
+fn a_worker_asks_once_for_all_requests_of_a_key() {
+    let (origin, redis) = (Origin::hello(), Redis::start());
+    let limit = json!({ "count": 5, "time_window": 600, "sync_interval": 300, "redis_timeout": 60_000 });
+    let gateway = Start::new(config(&origin, "limit-count", &at(&redis), &limit)).workers(1).start();
+    redis.hang();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "writing")], CLIENTS as f64);
+    redis.go_on();
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.response().status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429], "a single worker is exact");
+    let counted: Vec<String> = redis.keys().iter().map(|key| redis.cli(&["GET", key])).collect();
+    assert_eq!(counted, ["1"], "the other requests are reported after the interval");
 }
 
 #[test]

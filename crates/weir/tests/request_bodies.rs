@@ -177,7 +177,7 @@ fn a_replaced_body_goes_up_with_its_length() {
             (in_chunks("POST", "hello", 2), "hello"),
             (in_chunks("POST", &long, 10_000), &long),
         ] {
-            // What follows a body is the next request.
+            // The bytes behind a body are the next request.
             client.send([request.as_slice(), get("/next").as_bytes()].concat());
             let has_body = collect || old.is_empty();
             let expected = text.replace("{}", if has_body { old } else { "" });
@@ -239,7 +239,7 @@ fn limits_are_about_what_the_client_sends() {
             assert!(status != 200 || response.body.len() >= 5000, "{conf}");
         }
     }
-    // What is replaced unread has to be received.
+    // A body that is replaced unread has to be received.
     let plane = Plane::changing(&[origin.node()], &json!({ "replace": "y" }), &[("limits.buffered_body", "900")]);
     assert_eq!(plane.client().request(post("/", &fits)).status, 413);
 }

@@ -257,7 +257,7 @@ fn a_proto_that_changes_is_in_force_at_once() {
     assert_eq!(get("one=a&two=b").json(), json!({ "one": "a" }));
     gateway.must("PUT", "protos/p", &proto("string two = 2"));
     assert_eq!(get("one=a&two=b").json(), json!({ "two": "b" }));
-    // What it is needed for has to stay.
+    // A method that a route needs cannot be taken out of a proto, and the proto cannot be deleted.
     let (status, answer) = gateway.ask("PUT", "protos/p", &proto("string two = 2").replace("Unary", "Other"));
     let message = answer["error_msg"].as_str().unwrap_or_default();
     assert!(status == 400 && message.contains("test.T has no such method"), "{answer}");

@@ -167,7 +167,7 @@ fn twenty_upgrades_under_load_lose_nothing() {
     let output = Command::new(program("curl")).args(["--silent", "--insecure", "--max-time", "10", &secure]).output();
     assert!(output.expect("run curl").status.success(), "{secure}");
     let requests = requests + 1;
-    // It, and the one that serves, once the others have drained.
+    // This process, and the one that serves, once the others have drained.
     await_processes(&gateway, 2);
     assert!(gateway.processes().contains(&first));
 
@@ -491,7 +491,7 @@ fn streams_end_and_clients_over_http2_go_to_the_new_process() {
         drop(until);
         load.into_iter().map(|one| one.join().expect("no request is lost")).sum::<usize>()
     });
-    // What was asked again had not been seen.
+    // A request that was sent again had not been seen.
     assert_eq!(origin.requests().len(), answered + 1);
     assert!(answered > 100, "{answered}");
 }

@@ -1,6 +1,6 @@
 //! The first packet of an MQTT connection, CONNECT: who it is, in the versions 3.1, 3.1.1 and 5.
 
-/// What a CONNECT packet says first.
+/// First fields of a CONNECT packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// Name of the protocol: `MQTT`, or `MQIsdp` in version 3.1.
@@ -48,7 +48,7 @@ enum Stop {
 
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Whether nothing of the packet is missing behind the bytes.
+    /// True if nothing of the packet is missing behind the bytes.
     is_all: bool,
 }
 

@@ -336,7 +336,8 @@ pub fn push_encoded(out: &mut Vec<u8>, b: u8) {
     }
 }
 
-pub(crate) fn push_escape(out: &mut Vec<u8>, b: u8) {
+/// Appends a byte as `%` and two hexadecimal digits.
+pub fn push_escape(out: &mut Vec<u8>, b: u8) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
 }

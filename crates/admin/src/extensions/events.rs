@@ -22,7 +22,7 @@ use crate::streams::STREAMS;
 const WAITING: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes of the values in an event. What changes more is told as `reset`: whoever follows reads everything anew. With the
+/// Bytes of the values in an event. A larger change is reported as `reset`: a follower reads everything anew. With the
 /// streams that there may be, and three events of each in memory, that is 48 MiB.
 const EVENT_SIZE: usize = 256 * 1024;
 
@@ -58,7 +58,7 @@ impl Api {
     }
 }
 
-/// The text of an event, and the revision that it tells of.
+/// The text of an event, and its revision.
 fn event_text(gateway: &dyn Gateway, event: &Event) -> (u64, Bytes) {
     match event {
         Event::Committed { revision, changes } if size_of(changes) > EVENT_SIZE => reset(*revision),
@@ -71,7 +71,7 @@ fn event_text(gateway: &dyn Gateway, event: &Event) -> (u64, Bytes) {
             let data = json!({ "revision": revision, "changes": changes });
             (*revision, format!("id: {revision}\nevent: change\ndata: {data}\n\n").into())
         }
-        // What lies between is not told: whoever follows reads everything anew.
+        // The changes in between are not reported: a follower reads everything anew.
         Event::Reset(listing) => reset(listing.revision),
     }
 }

@@ -10,7 +10,7 @@ use crate::api::Api;
 use crate::request::Request;
 
 impl Api {
-    /// Tells which route would take a request now, and why, with its plugins and its upstream.
+    /// Explains which route would take a request now, and why, with its plugins and its upstream.
     pub(crate) async fn explain(&self, request: &Request) -> Outcome {
         let asked = request.query.get("request").map(str::to_owned);
         let asked =

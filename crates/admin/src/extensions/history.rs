@@ -115,7 +115,7 @@ impl Api {
         }
         let (mut changes, mut expect) = (Vec::new(), Vec::new());
         for Difference { key, old, new } in differences {
-            // What is there must be what was compared: somebody else may change it meanwhile.
+            // The resource must still be the compared one: another writer may change it meanwhile.
             let found = self.item(&key).await?;
             if found.as_ref().map(|item| &item.value) != old.as_ref() {
                 return Err(super::conflict(&key));

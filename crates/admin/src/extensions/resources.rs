@@ -185,7 +185,7 @@ fn named(name: &str) -> Result<Kind, Answer> {
 /// Puts the id and the times into a value.
 fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) -> Result<(), Answer> {
     let own = key.own_id();
-    // What was stored as a secret by itself told no manager.
+    // A secret that was stored by itself named no manager.
     let short = own.rsplit('/').next().unwrap_or_default();
     let field = key.kind().id_field();
     if value.get(field).is_some_and(|told| id_text(told).is_none_or(|told| told != own && told != short)) {
@@ -193,14 +193,14 @@ fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) ->
     }
     value.insert(field.to_owned(), own.into());
     if key.kind().entry().has_times {
-        // What a client read may be sent back as it came.
+        // A client may send back a resource as it was read.
         value.shift_remove("create_time");
         set_times(value, before, None);
     }
     Ok(())
 }
 
-/// A resource as it is told.
+/// A resource as it is shown.
 fn shown(gateway: &dyn Gateway, item: &Item, audience: Audience) -> Value {
     json!({
         "key": item.key.to_string(),

@@ -86,7 +86,7 @@ fn standalone_mode_takes_whole_configurations() {
     let (status, head, body) = server.send("HEAD", "/apisix/admin/configs", ADMIN, "");
     assert!(status == 200 && head.contains("x-digest: d1") && body.is_empty(), "{status} {head}");
 
-    // What has the version of before stays, what is older is refused, what is not named is gone.
+    // Resources with the version of before stay, older ones are refused, and those not named are gone.
     let (status, body) = put(&server, "d2", r#"{"routes_conf_version":9}"#);
     assert_eq!(status, 400);
     assert!(body.contains("routes_conf_version must be greater than or equal to (10)"), "{body}");
@@ -109,7 +109,7 @@ fn standalone_mode_takes_whole_configurations() {
     assert_eq!(configs(&server).1["routes_conf_version"], 9_007_199_254_740_993_u64);
     assert_eq!(server.keys(), ["routes/r"]);
 
-    // Who waits for it is told that it serves.
+    // A request with `wait` is answered 200, since the configuration serves.
     for (wait, digest, expected) in
         [("5000", "w1", 200), ("0.5", "w2", 200), ("0", "w3", 202), ("x", "w4", 202), ("-1", "w5", 202)]
     {

@@ -1,4 +1,4 @@
-//! What the API has beyond APISIX's.
+//! The part of the API beyond APISIX's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -75,7 +75,7 @@ fn resources_have_revisions_and_preconditions() {
     ask(&server, "PUT", "resources/consumers/jack", "", r#"{"username":"jack"}"#);
     let (_, head, answer) = ask(&server, "GET", "resources/consumers/jack", "", "");
     assert!(head.contains("etag: \"4\"") && answer["value"].get("id").is_none(), "{head} {answer}");
-    // What was read may be sent back.
+    // A resource may be sent back as it was read.
     let (status, _, _) =
         ask(&server, "PUT", "resources/consumers/jack", "If-Match: \"4\"\r\n", &answer["value"].to_string());
     assert_eq!(status, 200);
@@ -208,7 +208,7 @@ fn changes_are_told_as_they_are_made() {
     let data = await_line(&mut stream, "data:");
     assert!(data.contains(r#""value":null"#), "{data}");
 
-    // Who has missed something is told so.
+    // A follower that has missed something is sent a reset.
     for (path, fields) in [("events?after=0", ""), ("events", "Last-Event-ID: 1\r\n")] {
         let mut stream = follow(path, fields);
         assert_eq!(await_line(&mut stream, "id:").trim(), "id: 2", "{path} {fields}");

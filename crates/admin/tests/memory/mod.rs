@@ -19,11 +19,11 @@ use weir_config::node::Mark;
 use weir_config::{Code, Diagnostic, LoadOptions, Node};
 use weir_store::{Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store};
 
-/// A store in memory with a history; it takes everything unless it is told to refuse.
+/// A store in memory with a history; it takes everything unless a refusal is set.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     store: weir_store::Memory,
-    /// What it says instead of taking a change.
+    /// The refusal of every change, if it is set.
     pub(crate) refuses: Mutex<Option<Refused>>,
     history: Mutex<Vec<Recorded>>,
 }
@@ -43,7 +43,7 @@ impl Store for Memory {
             for Change { key, value, expires } in &mut commit.changes {
                 let old = self.store.get(key).await?.map(|item| item.value);
                 changes.push(Difference { key: key.clone(), old, new: value.clone() });
-                // What would go away by itself stays.
+                // A resource with a time to live stays.
                 *expires = None;
             }
             let author = Some(commit.author.clone());
@@ -212,7 +212,7 @@ fn schemas() -> Schemas {
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) memory: Arc<Memory>,
-    /// Told when another process serves in the place of this one.
+    /// Notified when another process serves in the place of this one.
     pub(crate) leave: watch::Sender<Option<Duration>>,
     /// Holds the server up.
     pub(crate) rest: Arc<Rest>,

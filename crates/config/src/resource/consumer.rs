@@ -54,7 +54,7 @@ resource! {
     }
 }
 
-/// The plans of a key: what the plugin `plan` is told on a consumer.
+/// The plans of a key: the configuration of the plugin `plan` on a consumer.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyPlan {

@@ -41,7 +41,7 @@ impl Proto {
     /// Compiles a content.
     ///
     /// # Errors
-    /// It is neither a `.proto` file nor a descriptor set.
+    /// The content is neither a `.proto` file nor a descriptor set.
     pub fn compile(content: &str) -> Result<DescriptorPool, String> {
         compile(content).map_err(|refusal| refusal.0)
     }

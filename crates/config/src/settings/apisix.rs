@@ -5,6 +5,7 @@
 //! positions of the file, and a finding for each key without an effect.
 
 mod keys;
+mod listeners;
 mod readers;
 
 use crate::code::Code;

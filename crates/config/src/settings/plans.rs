@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Plans {
-    /// Whether counts that are kept in the process are written to the file plans.db of the data directory
-    /// (`store.data_dir`), so that they outlive it. The file is made with the first of them.
+    /// `true` writes counts that are kept in the process to the file plans.db of the data directory (`store.data_dir`), so
+    /// that they outlive the process. The first count creates the file.
     pub keep_counts: bool,
 }
 

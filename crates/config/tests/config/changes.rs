@@ -57,7 +57,7 @@ fn changes_are_checked_like_documents() {
         (&["routes/r", "services/s", "plugin_configs/p", "upstreams/u"], &[]),
         (&["upstreams/tls", "ssls/cert"], &[]),
         (&["consumers/jack", "consumers/jack/credentials/c1", "consumer_groups/g"], &[]),
-        // What refers and what is referred to may come in any order.
+        // A resource may come before the one that it refers to.
         (&["routes/new: {uri: /b, service_id: n}", "services/n: {upstream_id: v}", "upstreams/v: {nodes: {}}"], &[]),
         (&["routes/r: {uri: /b, upstream_id: x}"], &["routes/r.upstream_id: there is no upstream with the id \"x\""]),
         (&["upstreams/u"], &["services/s.upstream_id: there is no upstream with the id \"u\""]),

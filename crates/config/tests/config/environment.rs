@@ -36,7 +36,7 @@ fn a_whole_text_may_have_several_lines() {
         let Some(document) = &loaded.document else { panic!("{written}: {:?}", loaded.diagnostics) };
         assert_eq!(document.routes[0].desc.as_deref(), Some(read.as_str()), "{written}");
     }
-    // What is YAML stays YAML.
+    // A value in YAML stays YAML.
     let variables = |name: &str| (name == "NODES").then(|| "{\"a:1\": 1,\n        \"b:1\": 2}".to_owned());
     let options = weir_config::LoadOptions { variables: &variables, ..OPTIONS };
     let loaded = load_with("upstreams:\n  - {id: u, nodes: ${{NODES}} }\n#END", &options);
@@ -99,12 +99,20 @@ fn unset_variables_are_errors_but_in_comments() {
             },
             Case {
                 about: "other writings of variables",
-                text: "routes:\n  - uri: /a\n    desc: ${HOST}\n    plugins: {key-auth: {a: \"x ${HOST}\", b: \"${http_host}\", c: '${{ env \"X\" }}', d: $HOST}}\n#END",
+                text: "routes:\n  - uri: /a\n    desc: ${HOST}\n    plugins: {key-auth: {a: \"x ${HOST}\", b: \"${http_host}\", c: '${{ env X }}', d: $HOST}}\n#END",
                 said: &[
                     "t:3:11: warning: routes[0].desc: \"${HOST}\" is left as it is; a variable of the environment is written ${{HOST}}",
                     "t:4:65: warning: not a placeholder, so it is left as it is; a placeholder is ${{NAME}} or ${{NAME:=default}}",
                 ],
                 routes: Some(&["arr_1"]),
+            },
+            Case {
+                about: "decK's writing",
+                text: "routes:\n  - uri: /a\n    desc: '${{ env \"X\" }}'\n#END",
+                said: &[
+                    "t:3:12: routes[0].desc: the environment variable X is not set; set it, or give a default: ${{X:=default}}",
+                ],
+                routes: None,
             },
         ],
         &OPTIONS,

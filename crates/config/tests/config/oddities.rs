@@ -1,4 +1,4 @@
-//! What real rules files hold: accepted, warned about or refused, and said so.
+//! Oddities of real rules files: each is accepted, warned about or refused, with a finding.
 
 use weir_config::{InvalidItems, LoadOptions, RouterMode};
 
@@ -489,7 +489,7 @@ fn files_of_other_tools_are_called_so() {
             assert!(loaded.document.is_none(), "{text}");
             let errors: Vec<String> = loaded.errors().map(ToString::to_string).collect();
             let [error] = errors.as_slice() else { panic!("{text}: {errors:?}") };
-            // What another tool's file lacks as a rules file says nothing more.
+            // No further finding is about what another tool's file lacks as a rules file.
             assert_eq!(loaded.warnings().count(), 0, "{text}: {:?}", loaded.diagnostics);
             let error = error.strip_prefix("t:").expect("the file is named");
             assert!(is_said(expected, error), "{text}:\n  {error}\n  {expected}");

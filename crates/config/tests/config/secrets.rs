@@ -127,7 +127,7 @@ fn references_may_stand_for_all_that_is_secret() {
     }
 }
 
-/// What is not there yet is waited for, with a warning of what that means meanwhile.
+/// A reference without a value yet is taken, with a warning of the effect meanwhile.
 #[test]
 fn what_is_not_there_is_waited_for() {
     let none = "the environment variable \"NONE\" is not set; until it is there, ";
@@ -190,7 +190,7 @@ fn what_is_not_there_is_waited_for() {
         assert!(loaded.errors().next().is_none() && loaded.document.is_some(), "{text}: {found:?}");
         assert!(found.iter().any(|one| one.contains(&expected)), "{text}: {expected}\n{found:#?}");
     }
-    // What is wrong besides is told still.
+    // Other errors are still reported.
     let loaded =
         loaded(&format!("{MANAGERS}routes: [{{uri: /, plugins: {{key-auth: {{key: 1, header: $env://NONE}}}}}}]\n"));
     assert!(loaded.warnings().next().is_some(), "{:?}", loaded.diagnostics);
@@ -272,7 +272,7 @@ fn an_invalid_manager_is_told() {
 
 #[test]
 fn no_message_shows_a_value() {
-    // What these hold is no list, and each message says what it found.
+    // The values are no lists, and each message names the type that it found.
     let text = format!(
         "{MANAGERS}routes: [{{uri: /, plugins: {{limit-count: {{count: $secret://vault/1/jack/key, time_window: $env://TOKEN}}}}}}]\n"
     );

@@ -71,7 +71,7 @@ pub(crate) fn shown(loaded: &Loaded) -> Vec<String> {
     loaded.diagnostics.iter().map(ToString::to_string).collect()
 }
 
-/// Whether a message is the expected one.
+/// True if a message is the expected one.
 pub(crate) fn is_said(expected: &str, said: &str) -> bool {
     if expected.ends_with(": ") || expected.ends_with("; ") { said.starts_with(expected) } else { said == expected }
 }

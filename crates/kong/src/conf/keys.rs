@@ -228,6 +228,7 @@ fn seconds(value: &str) -> String {
 fn trusted(value: &str, given: &mut Given) {
     given.set("real_ip.trusted", value);
     given.set("trusted_proxies", value);
+    given.set("proxy_protocol.trusted", value);
 }
 
 fn recursive(value: &str, given: &mut Given) {

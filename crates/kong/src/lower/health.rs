@@ -34,7 +34,7 @@ pub(super) fn checks(upstream: &Entity, item: &mut Node, found: &mut Vec<Diagnos
     let Some(checks) = upstream.node.get("healthchecks") else { return };
     let at = |path: &[&str]| path.iter().try_fold(checks, |node, name| node.get(name)).filter(|node| !node.is_null());
     for (group, known) in FIELDS {
-        for (key, _) in at(*group).and_then(Node::as_map).unwrap_or_default() {
+        for (key, _) in at(group).and_then(Node::as_map).unwrap_or_default() {
             if !known.iter().any(|known| *known == &*key.text) {
                 let path: Vec<&str> = ["healthchecks"].iter().chain(*group).copied().chain([&*key.text]).collect();
                 let error = Diagnostic::error(key.mark, upstream.at(&path.join(".")), rule("unknown field"));

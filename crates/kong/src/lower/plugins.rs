@@ -19,8 +19,11 @@ use weir_plugins::kong::definitions;
 
 use super::groups::Groups;
 use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, text};
-use crate::document::{Document, Entity, EntityKind, rule};
+use crate::document::{Document, Entity, EntityKind, rule, whole};
 use crate::front_end::plugin_names;
+
+/// Name of the plugin whose configuration becomes limits of routes.
+const TIMEOUT: &str = "upstream-timeout";
 
 /// The scope of a plugin: numbers of entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,6 +44,8 @@ pub(crate) struct Scoped<'d> {
     /// Scopes with a route and its service, and no consumer.
     on_routes_of_services: Vec<Scope>,
     groups: Groups,
+    /// True if a template asks for groups of paths.
+    has_captures: bool,
 }
 
 /// Plugins that one consumer has, beside its own of all routes.
@@ -66,15 +71,50 @@ impl<'d> Scoped<'d> {
             by_group: HashMap::new(),
             on_routes_of_services: Vec::new(),
             groups: Groups::of(document, found),
+            has_captures: false,
         };
         for (_, plugin) in document.of(EntityKind::Plugins) {
             if plugin.flag("enabled") == Some(false) || !is_known(plugin, found) {
                 continue;
             }
             let Some(scope) = scope(document, plugin, found) else { continue };
+            let is_of_consumer = scope.consumer.is_some() || scope.group.is_some();
+            if is_of_consumer && plugin.text("name") == Some(TIMEOUT) {
+                found.push(plugin.fault("consumer", "limits of a consumer are not supported: write them for a route"));
+                continue;
+            }
+            scoped.has_captures |= plugin.node.to_json().to_string().contains("uri_captures");
             scoped.add(scope, plugin, found);
         }
         scoped
+    }
+
+    /// Limits of the plugin `upstream-timeout` for a route, in the form of the model; what it leaves out is the service's.
+    pub(crate) fn timeouts(&self, route: usize, service: Option<usize>) -> Option<Node> {
+        let route = Some(route);
+        let scopes = [(route, service), (route, None), (None, service), (None, None)];
+        let mut found = scopes.into_iter().flat_map(|(route, service)| {
+            let plugins = self.plugins(Scope { route, service, ..Scope::default() });
+            plugins.filter(|plugin| plugin.text("name") == Some(TIMEOUT))
+        });
+        let plugin = found.next()?;
+        let service = service.and_then(|number| self.document.entities.get(number));
+        let seconds = |field: &str, of_service: &str| {
+            let given = plugin.node.get("config").and_then(|config| config.get(field)).and_then(whole);
+            let given = given.or_else(|| service?.whole(of_service)).unwrap_or(60_000);
+            Node { mark: plugin.node.mark, kind: Kind::Float(given as f64 / 1000.0) }
+        };
+        let limits = [
+            ("connect", seconds("connect_timeout", "connect_timeout")),
+            ("send", seconds("send_timeout", "write_timeout")),
+            ("read", seconds("read_timeout", "read_timeout")),
+        ];
+        Some(map(plugin.node.mark, limits))
+    }
+
+    /// True if a template of a plugin asks for groups of the regular expressions of paths.
+    pub(crate) fn has_captures(&self) -> bool {
+        self.has_captures
     }
 
     fn add(&mut self, scope: Scope, plugin: &'d Entity, found: &mut Vec<Diagnostic>) {
@@ -379,6 +419,21 @@ fn is_known(plugin: &Entity, found: &mut Vec<Diagnostic>) -> bool {
     found.push(fault);
     false
 }
+
+/// True for a plugin that is not supported and guards nothing: a request may pass without it.
+pub(crate) fn may_be_left_out(name: &str) -> bool {
+    let is_kongs = BUNDLED.contains(&name) || ENTERPRISE.contains(&name);
+    is_kongs && !GUARDS.contains(&name) && !plugin_names().any(|known| known == name)
+}
+
+/// Plugins that authenticate, limit or check requests.
+#[rustfmt::skip]
+const GUARDS: &[&str] = &[
+    "acl", "ai-prompt-guard", "ai-rate-limiting-advanced", "ai-semantic-prompt-guard", "application-registration",
+    "basic-auth", "bot-detection", "hmac-auth", "ip-restriction", "jwt", "key-auth", "ldap-auth", "mtls-auth", "oauth2",
+    "opa", "openid-connect", "rate-limiting", "rate-limiting-advanced", "request-size-limiting",
+    "request-termination", "request-validator", "response-ratelimiting", "session", "standard-webhooks",
+];
 
 /// The plugins that come with Kong 3.9.
 #[rustfmt::skip]

@@ -92,7 +92,11 @@ fn route(
     let own = plugins.of_route(at, route.reference("service"));
     let mut all = own.node;
     let service = route.reference("service").and_then(|number| document.entities.get(number));
-    all.insert("route", behaviour(route, service, &paths, &protocols));
+    let mut behaviour = behaviour(route, service, &paths, &protocols);
+    if plugins.has_captures() {
+        behaviour.insert("captures", flag(true));
+    }
+    all.insert("route", behaviour);
     let mut item = map(mark, [("id", text(&route.id)), ("uri", text("/*")), ("plugins", all)]);
     item.insert("plugin_config_id", text(GLOBAL));
     if let Some(name) = &route.name {
@@ -108,6 +112,9 @@ fn route(
     all_vars.extend(expression.map(|expression| expression.condition));
     if !all_vars.is_empty() {
         item.insert("vars", list(mark, all_vars));
+    }
+    if let Some(timeouts) = plugins.timeouts(at, route.reference("service")) {
+        item.insert("timeout", timeouts);
     }
     if let Some(service) = service {
         item.insert("service_id", text(&service.id));
@@ -257,7 +264,7 @@ fn snis(route: &Entity, found: &mut Vec<Diagnostic>) -> Node {
 }
 
 /// A text as a regular expression for it alone.
-pub(super) fn escaped(value: &str) -> String {
+pub(crate) fn escaped(value: &str) -> String {
     value.chars().flat_map(|c| (!c.is_ascii_alphanumeric()).then_some('\\').into_iter().chain([c])).collect()
 }
 

@@ -23,16 +23,39 @@ pub(super) struct Objects<'n>(pub(super) Vec<Object<'n>>);
 
 /// Kinds that say nothing about requests here.
 const OTHERS: &[&str] = &[
-    "Namespace", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod", "Job", "CronJob", "ConfigMap",
-    "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "IngressClass", "GatewayClass", "Gateway",
-    "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "PersistentVolumeClaim", "PersistentVolume",
-    "StorageClass", "CustomResourceDefinition", "IngressClassParameters", "TestRun", "ServiceMonitor", "PodMonitor",
+    "Namespace",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "ReplicaSet",
+    "Pod",
+    "Job",
+    "CronJob",
+    "ConfigMap",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "IngressClass",
+    "GatewayClass",
+    "Gateway",
+    "HorizontalPodAutoscaler",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "StorageClass",
+    "CustomResourceDefinition",
+    "IngressClassParameters",
+    "TestRun",
+    "ServiceMonitor",
+    "PodMonitor",
 ];
 
 /// Kinds that are read.
-const KINDS: &[&str] = &[
-    "Ingress", "HTTPRoute", "Service", "EndpointSlice", "Secret", "KongPlugin", "KongClusterPlugin", "KongConsumer",
-];
+const KINDS: &[&str] =
+    &["Ingress", "HTTPRoute", "Service", "EndpointSlice", "Secret", "KongPlugin", "KongClusterPlugin", "KongConsumer"];
 
 /// Prefix of the annotations of Kong's ingress controller.
 pub(super) const ANNOTATION: &str = "konghq.com/";

@@ -10,8 +10,16 @@ use crate::lower::{escaped, flag, list, map, number, text};
 
 /// Annotations of routes.
 const OF_ROUTES: &[&str] = &[
-    "plugins", "strip-path", "preserve-host", "protocols", "methods", "https-redirect-status-code", "regex-priority", "snis",
-    "request-buffering", "response-buffering",
+    "plugins",
+    "strip-path",
+    "preserve-host",
+    "protocols",
+    "methods",
+    "https-redirect-status-code",
+    "regex-priority",
+    "snis",
+    "request-buffering",
+    "response-buffering",
 ];
 
 /// Annotations of services.
@@ -40,13 +48,7 @@ impl<'n> Objects<'n> {
         }
     }
 
-    fn ingress(
-        &self,
-        object: &Object<'n>,
-        resolve: &[(String, String)],
-        made: &mut Made,
-        found: &mut Vec<Diagnostic>,
-    ) {
+    fn ingress(&self, object: &Object<'n>, resolve: &[(String, String)], made: &mut Made, found: &mut Vec<Diagnostic>) {
         let mut count = 0;
         for (at, one) in object.at(&["spec", "rules"]).and_then(Node::as_seq).unwrap_or_default().iter().enumerate() {
             let host = one.get("host").filter(|host| !host.is_null());
@@ -95,7 +97,11 @@ impl<'n> Objects<'n> {
             let mut backends = Vec::new();
             for backend in one.get("backendRefs").and_then(Node::as_seq).unwrap_or_default() {
                 let Some(name) = backend.get("name").and_then(Node::as_str) else {
-                    found.push(fault(backend, object.path(&format!("{field}.backendRefs")), "name: required field missing"));
+                    found.push(fault(
+                        backend,
+                        object.path(&format!("{field}.backendRefs")),
+                        "name: required field missing",
+                    ));
                     continue;
                 };
                 backends.push(Backend {
@@ -193,14 +199,7 @@ impl<'n> Objects<'n> {
         route
     }
 
-    fn add_route(
-        &self,
-        object: &Object<'n>,
-        route: Node,
-        field: &str,
-        made: &mut Made,
-        found: &mut Vec<Diagnostic>,
-    ) {
+    fn add_route(&self, object: &Object<'n>, route: Node, field: &str, made: &mut Made, found: &mut Vec<Diagnostic>) {
         let name = route.get("name").and_then(Node::as_str).unwrap_or_default().to_owned();
         made.add("routes", route, object, field);
         self.attach(object, ("route", &name), made, found);
@@ -295,7 +294,8 @@ impl<'n> Objects<'n> {
     ) -> Vec<String> {
         let Backend { namespace, name, port, .. } = backend;
         let service = self.find("Service", namespace, name);
-        let ports = service.and_then(|service| service.at(&["spec", "ports"])).and_then(Node::as_seq).unwrap_or_default();
+        let ports =
+            service.and_then(|service| service.at(&["spec", "ports"])).and_then(Node::as_seq).unwrap_or_default();
         let is_this = |entry: &&Node| match port.map(|port| &port.kind) {
             Some(Kind::Int(number)) => entry.get("port").and_then(whole) == Some(*number),
             Some(Kind::Str(name)) => entry.get("name").and_then(Node::as_str) == Some(name.as_str()),
@@ -308,7 +308,7 @@ impl<'n> Objects<'n> {
         };
         let full = format!("{namespace}/{name}");
         let with_port = |key: &str| number.map(|number| format!("{key}:{number}"));
-        let keys = [with_port(&full), with_port(*name), Some(full.clone()), Some((*name).to_owned())];
+        let keys = [with_port(&full), with_port(name), Some(full.clone()), Some((*name).to_owned())];
         let known = keys.into_iter().flatten().find_map(|key| resolve.iter().find(|(service, _)| *service == key));
         if let Some((_, address)) = known {
             return vec![address.clone()];
@@ -340,7 +340,8 @@ impl<'n> Objects<'n> {
             let host = external.map_or_else(|| format!("{name}.{namespace}.svc"), str::to_owned);
             let port = number.unwrap_or(80);
             if external.is_none() {
-                let text = format!("{host}:{port} is looked up in the DNS: --resolve {full}=ADDRESS:PORT says where else");
+                let text =
+                    format!("{host}:{port} is looked up in the DNS: --resolve {full}=ADDRESS:PORT says where else");
                 found.push(doubt(object.node, object.path(""), text));
             }
             targets.push(format!("{host}:{port}"));

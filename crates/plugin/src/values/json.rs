@@ -86,7 +86,7 @@ fn collect(value: &str, steps: &[PathStep], depth: usize, list: &mut String) {
         PathStep::Within => {
             let before = list.len();
             collect(value, rest, depth, list);
-            // What lies in a value that was found is a part of it already, so that the list is never longer than the body.
+            // Values within a found one are part of it already, so the list is never longer than the body.
             if list.len() == before && depth < DEEPEST {
                 JsonParts::of(value).for_each(|part| collect(part.value, steps, depth + 1, list));
             }

@@ -129,7 +129,7 @@ impl Plugin for Checked {
         let request = cx.request();
         let given = request.head.fields.get_known(request.buffer.bytes(), Known::Authorization);
         let found = find(cx.credentials(self.position), given, &mut room);
-        // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
+        // A fault elsewhere could let the next plugin or request read scratch memory.
         room.fill(0);
         cx.put_scratch(room);
         if self.hide && (found.is_ok() || self.anonymous.is_some()) {

@@ -54,18 +54,18 @@ pub(crate) struct Found<'a, X> {
     pub(crate) who: ConsumerMatch,
     pub(crate) secret: &'a [u8],
     pub(crate) more: &'a X,
-    pub(crate) at: Place,
+    pub(crate) at: CredentialAt,
 }
 
 /// The location of a credential in one state of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CredentialAt {
     piece: u32,
     entry: u32,
 }
 
 #[cfg(test)]
-impl Place {
+impl CredentialAt {
     pub(crate) fn numbered(entry: usize) -> Self {
         Self { piece: 0, entry: entry as u32 }
     }
@@ -118,7 +118,7 @@ impl<X: Clone> CredentialTable<X> {
             let held = entry.name(&piece.texts);
             if held != name {
                 let secret = entry.secret(&piece.texts);
-                // What was taken in once fits again.
+                // An entry that was taken in once fits again.
                 let _ = left.insert(seed, seed.hash_one(held), held, secret, entry.who, entry.more.clone());
             }
         }
@@ -144,11 +144,11 @@ impl<X: Clone> CredentialTable<X> {
         let hash = self.seed.hash_one(name);
         let at = piece_of(hash, self.pieces.len());
         let piece = self.pieces.get(at)?;
-        self.get(Place { piece: at as u32, entry: piece.position(hash, name)? })
+        self.get(CredentialAt { piece: at as u32, entry: piece.position(hash, name)? })
     }
 
     /// The credential that stands there.
-    pub(crate) fn get(&self, at: Place) -> Option<Found<'_, X>> {
+    pub(crate) fn get(&self, at: CredentialAt) -> Option<Found<'_, X>> {
         let piece = self.pieces.get(at.piece as usize)?;
         let entry = piece.entries.get(at.entry as usize)?;
         Some(Found { who: entry.who, secret: entry.secret(&piece.texts), more: &entry.more, at })
@@ -225,7 +225,7 @@ pub(crate) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Sen
     (field, what): (&str, &'static str),
 ) -> Result<CredentialTable<X>, (usize, Invalid)> {
     let mut table = held.cloned().unwrap_or_else(|| CredentialTable::with_capacity(change.came.len()));
-    // What cannot be read was never taken in.
+    // An entry that cannot be read was never taken in.
     for entry in change.gone.iter().flatten() {
         table.remove(name_of(&entry.conf).as_bytes(), entry.who);
     }

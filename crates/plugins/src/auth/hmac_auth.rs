@@ -1,6 +1,6 @@
 //! `hmac-auth`: a consumer is known by a signature of the request with a secret.
 
-mod signature;
+pub(crate) mod signature;
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Algorithm {
 
     fn key(self, secret: &[u8]) -> hmac::Key {
         let algorithm = match self {
-            // What breaks SHA-1 are collisions, which an HMAC does not rest on (RFC 6194 section 3.3).
+            // SHA-1 is broken by collisions, on which an HMAC does not rest (RFC 6194 section 3.3).
             Self::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
             Self::Sha256 => hmac::HMAC_SHA256,
             Self::Sha512 => hmac::HMAC_SHA512,

@@ -259,7 +259,7 @@ struct Checked {
 
 /// The part of a request that carried the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TokenSource {
     Field,
     Query,
     Cookie,
@@ -277,7 +277,7 @@ impl Plugin for Checked {
             Some(place) => self.find(cx, place, &mut room),
             None => Err("Missing JWT token in request"),
         };
-        // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
+        // A fault elsewhere could let the next plugin or request read scratch memory.
         room.fill(0);
         cx.put_scratch(room);
         if self.hide && (found.is_ok() || self.anonymous.is_some()) {
@@ -294,24 +294,26 @@ impl Plugin for Checked {
 }
 
 impl Checked {
-    fn place(&self, cx: &RequestCx<'_>) -> Option<Place> {
-        [Place::Field, Place::Query, Place::Cookie].into_iter().find(|place| self.token(cx, *place).is_some())
+    fn place(&self, cx: &RequestCx<'_>) -> Option<TokenSource> {
+        [TokenSource::Field, TokenSource::Query, TokenSource::Cookie]
+            .into_iter()
+            .find(|place| self.token(cx, *place).is_some())
     }
 
     /// The token in this place, as it stands there.
-    fn token<'c>(&self, cx: &'c RequestCx<'_>, place: Place) -> Option<&'c [u8]> {
+    fn token<'c>(&self, cx: &'c RequestCx<'_>, place: TokenSource) -> Option<&'c [u8]> {
         let request = cx.request();
         match place {
-            Place::Field => request.field(self.header.as_ref()?).map(without_scheme),
-            Place::Query => query::argument(request.query()?, self.query.as_deref()?),
-            Place::Cookie => request.cookie(self.cookie.as_deref()?),
+            TokenSource::Field => request.field(self.header.as_ref()?).map(without_scheme),
+            TokenSource::Query => query::argument(request.query()?, self.query.as_deref()?),
+            TokenSource::Cookie => request.cookie(self.cookie.as_deref()?),
         }
     }
 
-    fn find(&self, cx: &RequestCx<'_>, place: Place, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
+    fn find(&self, cx: &RequestCx<'_>, place: TokenSource, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
         let token = self.token(cx, place);
         let token = token.unwrap_or_default();
-        if place == Place::Query && !query::is_plain(token) {
+        if place == TokenSource::Query && !query::is_plain(token) {
             // No byte of a token has to be encoded, so that this is not the usual way.
             let mut decoded = Vec::new();
             query::decode(token, &mut decoded);
@@ -387,9 +389,9 @@ struct Checks {
 enum Need {
     /// Whatever it says.
     None,
-    /// It has to hold where there is one.
+    /// The claim has to hold if the token has it.
     WhereThere,
-    /// It has to be there and hold.
+    /// The token has to have the claim, and the claim has to hold.
     Always,
 }
 
@@ -418,7 +420,7 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::{Checks, Claim, Known, without_scheme};
-    use crate::auth::credentials::Place;
+    use crate::auth::credentials::CredentialAt;
 
     #[test]
     fn the_scheme_is_optional() {
@@ -448,7 +450,7 @@ mod tests {
             (&[Exp, Nbf], Some(2000.0), Some(1.0), 0.0, true),
             (&[], Some(-1.0), None, 0.0, false),
         ] {
-            let known = Known { at: Place::numbered(0), exp, nbf };
+            let known = Known { at: CredentialAt::numbered(0), exp, nbf };
             assert_eq!(Checks::new(listed).hold(&known, 1000.0, grace), holds, "{listed:?} {exp:?} {nbf:?} {grace}");
         }
     }

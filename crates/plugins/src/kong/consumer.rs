@@ -1,11 +1,11 @@
 //! `consumer`: the names of consumers as Kong has them, which upstreams are told.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Invalid, Phases, Plugin, RequestCx,
+    AuthChange, CompileCx, Compiled, ConsumerMatch, Credentials, Define, HookCx, Invalid, Phases, Plugin, RequestCx,
 };
 use weir_wire::name::FieldName;
 
@@ -87,6 +87,22 @@ struct Nothing;
 
 impl Plugin for Nothing {}
 
+/// Id of the consumer that calls.
+pub(super) fn id_of_consumer(cx: &impl HookCx) -> Option<&[u8]> {
+    static POSITION: LazyLock<u8> = LazyLock::new(position);
+    let (tables, who) = (cx.view().tables()?, cx.view().caller()?);
+    let table = tables.credentials.get(usize::from(*POSITION))?.as_ref()?;
+    let identity = table.downcast_ref::<Identities>()?.0.get(who.consumer as usize)?.as_ref()?;
+    Some(identity.id.as_bytes())
+}
+
+/// Position of [`Consumer`] in the registry.
+fn position() -> u8 {
+    let is_this = |definition: &&dyn weir_plugin::host::Definition| definition.name() == Consumer::NAME;
+    let position = super::definitions().iter().position(is_this).unwrap_or_default();
+    u8::try_from(position).unwrap_or(u8::MAX)
+}
+
 /// Names of the fields that tell upstreams who calls, made once for each plugin that authenticates.
 #[derive(Debug)]
 pub(super) struct Told {
@@ -99,12 +115,10 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn new() -> Self {
         let names = ["X-Consumer-ID", "X-Consumer-Username", "X-Consumer-Custom-ID", "X-Credential-Identifier"];
-        let is_this = |definition: &&dyn weir_plugin::host::Definition| definition.name() == Consumer::NAME;
-        let position = super::definitions().iter().position(is_this).unwrap_or_default();
         Self {
             fields: names.map(FieldName::constant),
             anonymous: FieldName::constant("X-Anonymous-Consumer"),
-            position: u8::try_from(position).unwrap_or(u8::MAX),
+            position: position(),
         }
     }
 

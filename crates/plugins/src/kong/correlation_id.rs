@@ -63,7 +63,7 @@ impl Define for CorrelationId {
 }
 
 /// A random UUID (RFC 9562 section 5.4).
-fn uuid() -> String {
+pub(super) fn uuid() -> String {
     let bits = rand::random::<u128>() & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let digits = format!("{bits:032x}");
     let mut text = String::with_capacity(36);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use weir_plugin::{
     AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin,
     RequestCx,
@@ -11,7 +12,9 @@ use weir_plugin::{
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
+use super::arguments::Arguments;
 use super::caller::{Caller, challenge};
+use super::media::Media;
 use crate::auth::credentials::{self, CredentialTable};
 use crate::query;
 
@@ -30,7 +33,7 @@ pub(crate) struct Conf {
     key_in_header: bool,
     /// Whether query arguments are looked at.
     key_in_query: bool,
-    /// Whether the body is looked at; not supported.
+    /// Whether fields of a form and values of a JSON object in the body are looked at.
     key_in_body: bool,
     /// Whether `OPTIONS` needs a key too.
     run_on_preflight: bool,
@@ -82,9 +85,6 @@ impl Define for KeyAuth {
     type ConsumerConf = ConsumerConf;
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        if conf.key_in_body {
-            cx.say([Invalid::new("key_in_body", "keys in bodies are not supported yet")]);
-        }
         let mut names = Vec::with_capacity(conf.key_names.len());
         for (at, name) in conf.key_names.into_iter().enumerate() {
             let field = FieldName::new(&name);
@@ -97,6 +97,7 @@ impl Define for KeyAuth {
                 names,
                 in_header: conf.key_in_header,
                 in_query: conf.key_in_query,
+                in_body: conf.key_in_body,
                 on_preflight: conf.run_on_preflight,
                 hide: conf.hide_credentials,
                 caller: Caller::new(conf.anonymous.as_deref(), challenge("Key", conf.realm.as_deref()), build),
@@ -119,6 +120,7 @@ struct Checked {
     names: Vec<(FieldName, Vec<u8>)>,
     in_header: bool,
     in_query: bool,
+    in_body: bool,
     on_preflight: bool,
     hide: bool,
     caller: Caller,
@@ -133,9 +135,18 @@ impl Plugin for Checked {
         if self.caller.is_done(cx) || !self.on_preflight && cx.request().method() == Method::Options {
             return Flow::Continue;
         }
-        let found = self.find(cx);
+        let media =
+            self.in_body.then(|| Media::of(cx.request().field_str("content-type").unwrap_or_default())).flatten();
+        if media.is_some() && cx.body().is_none() {
+            return Flow::AwaitBody;
+        }
+        let body = media.and_then(|media| Keys::of(media, cx.body()?));
+        let found = self.find(cx, body.as_ref());
         if self.hide {
             self.hide(cx);
+            if let Some(hidden) = body.and_then(|body| body.without(self.names.iter().map(|(_, name)| &**name))) {
+                cx.replace_body(&hidden);
+            }
         }
         match found {
             Ok(who) => self.caller.accept(cx, who, None),
@@ -144,9 +155,63 @@ impl Plugin for Checked {
     }
 }
 
+const DUPLICATE: &str = "Duplicate API key found";
+
+/// A body in which keys are looked for.
+enum Keys {
+    Json(Map<String, Value>),
+    Form(Arguments),
+}
+
+impl Keys {
+    fn of(media: Media, body: &[u8]) -> Option<Self> {
+        match media {
+            Media::Json => serde_json::from_slice(body).ok().map(Self::Json),
+            Media::Form => Some(Self::Form(Arguments::parse(body))),
+        }
+    }
+
+    /// The key of this name, which may be there once.
+    fn key(&self, name: &[u8]) -> Option<Result<Vec<u8>, &'static str>> {
+        match self {
+            Self::Json(values) => match values.get(std::str::from_utf8(name).ok()?)? {
+                Value::String(key) if !key.is_empty() => Some(Ok(key.as_bytes().to_vec())),
+                Value::Array(_) => Some(Err(DUPLICATE)),
+                _ => None,
+            },
+            Self::Form(all) => match all.texts(name)[..] {
+                [] => None,
+                [key] => (!key.is_empty()).then(|| Ok(key.to_vec())),
+                _ => Some(Err(DUPLICATE)),
+            },
+        }
+    }
+
+    /// The body without the keys of these names; `None` where it has none.
+    fn without<'n>(self, names: impl Iterator<Item = &'n [u8]>) -> Option<Vec<u8>> {
+        let mut is_changed = false;
+        match self {
+            Self::Json(mut values) => {
+                for name in names.filter_map(|name| std::str::from_utf8(name).ok()) {
+                    is_changed |= values.shift_remove(name).is_some();
+                }
+                is_changed.then(|| serde_json::to_vec(&values).unwrap_or_default())
+            }
+            Self::Form(mut all) => {
+                for name in names {
+                    is_changed |= all.has(name);
+                    all.remove(name);
+                }
+                let mut out = Vec::new();
+                all.write(&mut out);
+                is_changed.then_some(out)
+            }
+        }
+    }
+}
+
 impl Checked {
-    fn find(&self, cx: &mut RequestCx<'_>) -> Result<ConsumerMatch, &'static str> {
-        const DUPLICATE: &str = "Duplicate API key found";
+    fn find(&self, cx: &RequestCx<'_>, body: Option<&Keys>) -> Result<ConsumerMatch, &'static str> {
         for (field, name) in &self.names {
             if self.in_header {
                 let request = cx.request();
@@ -157,7 +222,12 @@ impl Checked {
             }
             let arguments = cx.request().query().filter(|_| self.in_query).unwrap_or_default().split(|b| *b == b'&');
             let mut given = arguments.filter(|argument| query::has_name(argument, name)).map(query::value);
-            let Some(key) = given.next().filter(|key| !key.is_empty()) else { continue };
+            let Some(key) = given.next().filter(|key| !key.is_empty()) else {
+                match body.and_then(|body| body.key(name)) {
+                    None => continue,
+                    Some(key) => return key.and_then(|key| self.consumer(cx, &key)),
+                }
+            };
             if given.next().is_some() {
                 return Err(DUPLICATE);
             }

@@ -1,17 +1,23 @@
 //! Kong's `rate-limiting`: windows of the calendar, in UTC.
 
-mod window;
+pub(super) mod remote;
+pub(super) mod window;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Flow, HookCx, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use super::body;
+use super::counted_by::CountedBy;
+use super::redis::{self, RedisFields};
 use crate::traffic::key::{Key, Which};
+use crate::traffic::redis::SingleServer;
 use crate::traffic::table::Table;
+use remote::{Asked, Remote};
 use window::{Counter, Period};
 
 /// The definition.
@@ -41,7 +47,8 @@ enum Policy {
 
 /// Kong's configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// Requests in a second.
     second: Option<f64>,
@@ -61,11 +68,10 @@ pub(crate) struct Conf {
     header_name: Option<String>,
     /// The path of `limit_by: path`.
     path: Option<String>,
-    /// Where counters are kept; only `local` is supported.
+    /// Where counters are kept: in this process, or in a Redis.
     policy: Policy,
-    /// Whether requests pass while the counters cannot be reached; local ones always can.
-    #[serde(rename = "fault_tolerant")]
-    _fault_tolerant: bool,
+    /// True where requests pass while Redis cannot be asked; else they are answered with 500.
+    fault_tolerant: bool,
     /// Does not tell clients of limits.
     hide_client_headers: bool,
     /// Status of a refusal.
@@ -73,39 +79,11 @@ pub(crate) struct Conf {
     error_code: u16,
     /// Message of a refusal.
     error_message: String,
-    /// Seconds between two synchronizations; without effect with local counters.
-    #[serde(rename = "sync_rate")]
-    _sync_rate: f64,
-    /// Redis, without effect with local counters.
-    #[serde(rename = "redis")]
-    _redis: Option<serde_json::Value>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_host")]
-    _redis_host: Option<String>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_port")]
-    _redis_port: Option<u16>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_username")]
-    _redis_username: Option<String>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_password")]
-    _redis_password: Option<String>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_database")]
-    _redis_database: Option<u32>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_timeout")]
-    _redis_timeout: Option<u64>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_ssl")]
-    _redis_ssl: Option<bool>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_ssl_verify")]
-    _redis_ssl_verify: Option<bool>,
-    /// The same in the form of older versions.
-    #[serde(rename = "redis_server_name")]
-    _redis_server_name: Option<String>,
+    /// With `policy: redis`: seconds between two synchronizations of counts that workers keep; -1 asks Redis for every
+    /// request.
+    sync_rate: f64,
+    #[serde(flatten)]
+    redis: RedisFields,
 }
 
 impl Default for Conf {
@@ -121,21 +99,12 @@ impl Default for Conf {
             header_name: None,
             path: None,
             policy: Policy::Local,
-            _fault_tolerant: true,
+            fault_tolerant: true,
             hide_client_headers: false,
             error_code: 429,
             error_message: "API rate limit exceeded".into(),
-            _sync_rate: -1.0,
-            _redis: None,
-            _redis_host: None,
-            _redis_port: None,
-            _redis_username: None,
-            _redis_password: None,
-            _redis_database: None,
-            _redis_timeout: None,
-            _redis_ssl: None,
-            _redis_ssl_verify: None,
-            _redis_server_name: None,
+            sync_rate: REALTIME,
+            redis: RedisFields::default(),
         }
     }
 }
@@ -170,46 +139,68 @@ impl Conf {
     }
 }
 
+/// `sync_rate` that asks Redis for every request.
+const REALTIME: f64 = -1.0;
+
+impl Conf {
+    /// The Redis with the counts, and milliseconds between two synchronizations; `None`: counts are in this process.
+    fn remote(&self) -> Result<Option<(SingleServer, Option<u64>)>, Invalid> {
+        let interval = sync_interval(self.sync_rate, self.policy == Policy::Redis)?;
+        match self.policy {
+            Policy::Local => Ok(None),
+            Policy::Cluster => Err(Invalid::new("policy", NO_CLUSTER)),
+            Policy::Redis => Ok(Some((self.redis.clone().server()?, interval))),
+        }
+    }
+}
+
+/// Reason why `policy: cluster` is refused.
+pub(super) const NO_CLUSTER: &str =
+    "counters in Kong's database (policy: cluster) are not supported: use policy redis for several gateways, or local";
+
+/// Milliseconds of a `sync_rate`; `None` for every request.
+pub(super) fn sync_interval(rate: f64, is_redis: bool) -> Result<Option<u64>, Invalid> {
+    match rate {
+        REALTIME => Ok(None),
+        _ if !is_redis => Err(Invalid::new("sync_rate", "sync_rate can only be used with policy redis")),
+        rate if (0.02..=86_400.0).contains(&rate) => Ok(Some((rate * 1000.0) as u64)),
+        _ => Err(Invalid::new("sync_rate", "expected -1, or a number of at least 0.02")),
+    }
+}
+
 impl Define for RateLimiting {
     const NAME: &'static str = "rate-limiting";
     const PRIORITY: i32 = 910;
     const PHASES: Phases = Phases::ACCESS;
     const DOC: &'static str = "Limits how many requests a client may make in a second, a minute and so on.";
     const EXAMPLE: &'static str = "minute: 60\npolicy: local\n";
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
 
     type Conf = Conf;
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let limits = cx.ok(conf.limits());
-        if conf.policy != Policy::Local {
-            let text = "only counters in memory (policy: local) are supported yet";
-            cx.say([Invalid::new("policy", text)]);
-        }
-        let header = match (conf.limit_by, conf.header_name.as_deref()) {
-            (LimitBy::Header, None) => Err(Invalid::new("header_name", "required field missing")),
-            (LimitBy::Header, Some(name)) => FieldName::new(name)
-                .map(Some)
-                .ok_or_else(|| Invalid::new("header_name", "expected the name of a header")),
-            _ => Ok(None),
-        };
-        let header = cx.ok(header);
-        if conf.limit_by == LimitBy::Path && conf.path.is_none() {
-            cx.say([Invalid::new("path", "required field missing")]);
-        }
-        let (limits, header) = (limits?, header?);
-        let by = match conf.limit_by {
-            LimitBy::Consumer => By::Consumer,
-            LimitBy::Credential => By::Credential,
-            LimitBy::Ip => By::Address,
-            LimitBy::Service => By::Everything,
-            LimitBy::Header => By::Header(header?),
-            LimitBy::Path => By::Path(conf.path.unwrap_or_default().into_bytes()),
-        };
+        let remote = cx.ok(conf.remote());
+        let by = cx.ok(match conf.limit_by {
+            LimitBy::Consumer => Ok(CountedBy::Consumer),
+            LimitBy::Credential => Ok(CountedBy::Credential),
+            LimitBy::Ip => Ok(CountedBy::Address),
+            LimitBy::Service => Ok(CountedBy::Service),
+            LimitBy::Header => CountedBy::header(conf.header_name.as_deref()),
+            LimitBy::Path => CountedBy::path(conf.path.clone()),
+        });
+        let (limits, by, remote) = (limits?, by?, remote?);
         let name = FieldName::constant;
         Some(Compiled::build(move |build| {
             let state = format!("kong rate-limiting {} {}", build.place, build.conf.to_json());
+            let remote = remote.map(|(server, interval)| {
+                let redis = redis::connect(server, conf.fault_tolerant, build)?;
+                Ok(Remote::new("ratelimit", redis, interval, build))
+            });
             Ok(Limiter {
+                remote: remote.transpose()?,
+                passes_uncounted: conf.fault_tolerant,
                 table: build.states.get_or_create(&state, || Table::new(build.limit_keys)),
                 limits: limits.into_iter().map(|(period, count)| Limit::new(period, count)).collect(),
                 by,
@@ -221,17 +212,6 @@ impl Define for RateLimiting {
             })
         }))
     }
-}
-
-/// What requests are counted by.
-#[derive(Debug)]
-enum By {
-    Consumer,
-    Credential,
-    Address,
-    Everything,
-    Header(FieldName),
-    Path(Vec<u8>),
 }
 
 /// The limit of one window.
@@ -254,8 +234,12 @@ impl Limit {
 #[derive(Debug)]
 struct Limiter {
     table: Arc<Table<Counter>>,
+    /// The Redis that holds the counts.
+    remote: Option<Remote>,
+    /// True where requests pass that cannot be counted there.
+    passes_uncounted: bool,
     limits: Box<[Limit]>,
-    by: By,
+    by: CountedBy,
     /// Fields for the window with the least left; `None`: clients are not told.
     shown: Option<[FieldName; 4]>,
     status: u16,
@@ -273,6 +257,9 @@ struct Standing {
 
 impl Plugin for Limiter {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.remote.is_some() {
+            return Flow::Suspend;
+        }
         let now = cx.unix_ms();
         // All windows are looked at before the request counts in any: a refused one counts in none.
         let used = |limit: &Limit, which: Which| {
@@ -300,17 +287,56 @@ impl Plugin for Limiter {
                     }
                 }
             };
-            let reset = (end.saturating_sub(now) / 1000).max(1);
-            let standing = Standing { limit: limit.count, remaining, reset };
-            // Of windows with as much left the longer one counts.
-            if least.is_none_or(|least| remaining <= least.remaining) {
-                least = Some(standing);
-            }
-            if self.shown.is_some() {
-                cx.set_response_field(&limit.limit_field, |out| weir_wire::push_number(out, limit.count));
-                cx.set_response_field(&limit.remaining_field, |out| weir_wire::push_number(out, remaining));
-            }
+            self.tell(cx, limit, remaining, &mut least);
         }
+        self.finish(cx, refused, least)
+    }
+
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long Redis is waited for.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let Some(remote) = &self.remote else { return Flow::Continue };
+            let now = cx.unix_ms();
+            let who = self.by.find(cx).unwrap_or_else(|| cx.client().addr_text.as_bytes()).to_vec();
+            let asked =
+                |limit: &Limit| Asked { period: limit.period, begin: limit.period.around(now).0, limit: limit.count };
+            let windows: Vec<Asked> = self.limits.iter().map(asked).collect();
+            let Some(used) = remote.take(&who, &windows).await else {
+                return match self.passes_uncounted {
+                    true => Flow::Continue,
+                    false => body::error(cx, 500, "An unexpected error occurred", &[]),
+                };
+            };
+            let mut least = None;
+            for (limit, used) in self.limits.iter().zip(&used) {
+                self.tell(cx, limit, limit.count.saturating_sub(*used), &mut least);
+            }
+            let refused = self.limits.iter().zip(&used).any(|(limit, used)| *used > limit.count);
+            self.finish(cx, refused, least)
+        })
+    }
+}
+
+impl Limiter {
+    /// Tells the client of a window, and keeps the one with the least left; of windows with as much left the longer one.
+    fn tell(&self, cx: &mut RequestCx<'_>, limit: &Limit, remaining: u64, least: &mut Option<Standing>) {
+        let now = cx.unix_ms();
+        let (_, end) = limit.period.around(now);
+        let reset = (end.saturating_sub(now) / 1000).max(1);
+        if least.is_none_or(|least| remaining <= least.remaining) {
+            *least = Some(Standing { limit: limit.count, remaining, reset });
+        }
+        if self.shown.is_some() {
+            cx.set_response_field(&limit.limit_field, |out| weir_wire::push_number(out, limit.count));
+            cx.set_response_field(&limit.remaining_field, |out| weir_wire::push_number(out, remaining));
+        }
+    }
+
+    fn finish(&self, cx: &mut RequestCx<'_>, refused: bool, least: Option<Standing>) -> Flow {
         if let (Some([limit, remaining, reset, retry]), Some(least)) = (&self.shown, least) {
             cx.set_response_field(limit, |out| weir_wire::push_number(out, least.limit));
             cx.set_response_field(remaining, |out| weir_wire::push_number(out, least.remaining));
@@ -321,27 +347,12 @@ impl Plugin for Limiter {
         }
         if refused { body::error(cx, self.status, &self.message, &[]) } else { Flow::Continue }
     }
-}
 
-impl Limiter {
     /// The counter of a request for a period. A request without what is counted by counts by the client's address.
     fn key(&self, cx: &RequestCx<'_>, period: Period) -> Which {
         let domain = period as u32;
-        let consumer = || cx.view().consumer().map(|consumer| consumer.name.text.as_bytes());
-        let credential = || {
-            let (tables, who) = (cx.view().tables()?, cx.consumer()?);
-            tables.consumers.credential(who).map(str::as_bytes)
-        };
-        let named = match &self.by {
-            By::Consumer => consumer(),
-            By::Credential => credential().or_else(consumer),
-            By::Address => None,
-            By::Everything => Some(&b""[..]),
-            By::Header(name) => cx.request().field(name),
-            By::Path(path) => (cx.request().path() == path.as_slice()).then_some(path.as_slice()),
-        };
         // A text and an address with the same letters count apart.
-        Which::Key(match named {
+        Which::Key(match self.by.find(cx) {
             Some(text) => Key::new(domain, text),
             None => Key::new(domain | ADDRESS, cx.client().addr_text.as_bytes()),
         })

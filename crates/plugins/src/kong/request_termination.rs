@@ -1,5 +1,7 @@
 //! Kong's `request-termination`.
 
+mod echo;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
@@ -24,7 +26,7 @@ pub(crate) struct Conf {
     body: Option<String>,
     /// Its media type.
     content_type: Option<String>,
-    /// Whether the request is sent back; not supported.
+    /// Whether the answer is a JSON object with the request.
     echo: bool,
     /// Field or query argument without which requests go on.
     trigger: Option<String>,
@@ -53,9 +55,6 @@ impl Define for RequestTermination {
         if conf.content_type.is_some() && conf.body.is_none() {
             cx.say([Invalid::new("content_type", "content_type requires a body")]);
         }
-        if conf.echo {
-            cx.say([Invalid::new("echo", "echo is not supported yet")]);
-        }
         let trigger = match conf.trigger {
             None => None,
             Some(name) => {
@@ -73,6 +72,7 @@ impl Define for RequestTermination {
             503 => Some("Service unavailable"),
             _ => None,
         };
+        let echo = conf.echo.then(|| conf.message.clone().or_else(|| default.map(str::to_owned)));
         let (body, content_type) = match (conf.body, conf.message.as_deref().or(default)) {
             (Some(body), _) => (body, conf.content_type),
             (None, Some(message)) => {
@@ -81,7 +81,7 @@ impl Define for RequestTermination {
             }
             (None, None) => (String::new(), None),
         };
-        Some(Compiled::ready(Closed { status: conf.status_code, body, content_type, trigger }))
+        Some(Compiled::ready(Closed { status: conf.status_code, body, content_type, trigger, echo }))
     }
 }
 
@@ -92,6 +92,9 @@ struct Closed {
     body: String,
     content_type: Option<String>,
     trigger: Option<(FieldName, Vec<u8>)>,
+    /// With `echo` the message beside the request, where there is one.
+    #[allow(clippy::option_option, reason = "an echo may have no message")]
+    echo: Option<Option<String>>,
 }
 
 impl Plugin for Closed {
@@ -101,6 +104,14 @@ impl Plugin for Closed {
             if !is_argument && cx.request().field(field).is_none() {
                 return Flow::Continue;
             }
+        }
+        if let Some(message) = &self.echo {
+            if cx.body().is_none() {
+                return Flow::AwaitBody;
+            }
+            let text = echo::text(cx, message.as_deref());
+            let answer = cx.reply(self.status).field("Content-Type", b"application/json; charset=utf-8");
+            return answer.whole_body(text).done();
         }
         let mut answer = cx.reply(self.status);
         if let Some(kind) = &self.content_type {

@@ -2,6 +2,8 @@
 
 mod target;
 
+use std::sync::Arc;
+
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,7 +12,8 @@ use weir_wire::head::Version;
 use weir_wire::name::FieldName;
 
 use super::body;
-use target::encoded_length;
+use super::captures::Groups;
+pub(super) use target::encoded_length;
 
 /// The definition.
 #[derive(Debug)]
@@ -32,6 +35,9 @@ pub(crate) struct Conf {
     https_redirect_status_code: u16,
     /// The path of the service.
     base: Option<String>,
+    /// Whether groups of regular expressions are kept, for templates of plugins.
+    #[serde(default)]
+    captures: bool,
 }
 
 impl Define for Route {
@@ -48,21 +54,27 @@ impl Define for Route {
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let mut matched = Vec::with_capacity(conf.paths.len());
+        let mut groups = Vec::new();
         for path in conf.paths {
-            matched.push(match path.strip_prefix('~') {
-                Some(regex) if conf.strip_path => {
-                    let regex = format!("^{regex}");
-                    let spent = weir_expr::spend_for_regex(&regex).map_err(|error| error.to_string());
-                    let built = spent.and_then(|()| Regex::new(&regex).map_err(|error| error.to_string()));
-                    Matched::Regex(cx.ok(built.map_err(|error| Invalid::new("paths", error)))?)
-                }
+            let regex = path.strip_prefix('~').filter(|_| conf.strip_path || conf.captures);
+            let regex = regex.map(|regex| {
+                let regex = format!("^{regex}");
+                let spent = weir_expr::spend_for_regex(&regex).map_err(|error| error.to_string());
+                let built = spent.and_then(|()| Regex::new(&regex).map_err(|error| error.to_string()));
+                built.map_err(|error| Invalid::new("paths", error))
+            });
+            let regex = cx.ok(regex.transpose())?;
+            groups.push(regex.clone().filter(|_| conf.captures).map(|regex| Arc::new(Groups::new(regex))));
+            matched.push(match regex {
+                Some(regex) if conf.strip_path => Matched::Regex(regex),
                 Some(_) => Matched::Nothing,
-                None if path.is_empty() || !conf.strip_path => Matched::Nothing,
+                None if path.is_empty() || path.starts_with('~') || !conf.strip_path => Matched::Nothing,
                 None => Matched::Prefix(path.len()),
             });
         }
         Some(Compiled::ready(Behaviour {
             matched,
+            groups: if groups.iter().any(Option::is_some) { groups } else { Vec::new() },
             plain: conf.plain,
             grpc: conf.grpc,
             redirect: conf.https_redirect_status_code,
@@ -85,6 +97,8 @@ enum Matched {
 #[derive(Debug)]
 struct Behaviour {
     matched: Vec<Matched>,
+    /// The groups of each path that are kept; empty: none are.
+    groups: Vec<Option<Arc<Groups>>>,
     plain: bool,
     grpc: bool,
     redirect: u16,
@@ -98,11 +112,17 @@ impl Plugin for Behaviour {
         // The target that the client sent goes on where nothing is taken off it or put before it.
         let is_same = self.base == b"/" && self.matched.iter().all(|matched| matches!(matched, Matched::Nothing));
         let declared = if is_same { declared.without(Phases::UPSTREAM) } else { declared };
-        let checks = !self.plain || self.grpc;
+        let checks = !self.plain || self.grpc || !self.groups.is_empty();
         if checks { declared } else { declared.without(Phases::REWRITE) }
     }
 
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if !self.groups.is_empty() {
+            let place = cx.view().matched().map_or(0, |matched| usize::from(matched.path));
+            if let Some(groups) = self.groups.get(place).and_then(Option::as_ref) {
+                groups.keep(cx);
+            }
+        }
         if !self.plain && !self.is_https(cx) {
             return self.refuse_plain(cx);
         }

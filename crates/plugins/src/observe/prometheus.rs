@@ -5,7 +5,9 @@ use serde::Deserialize;
 use weir_config::schema::json_schema;
 use weir_config::{Code, Diagnostic, Node};
 use weir_plugin::{CompileCx, Compiled, Define, Failure, HookCx, LogCx, Named, Origin, Phases, Plugin, Side, View};
-use weir_telemetry::metrics::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, Labels, ResponseSource, Sample};
+use weir_telemetry::metrics::{
+    HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, Labels, Recorder, ResponseSource, Sample,
+};
 
 /// The definition.
 #[derive(Debug)]
@@ -218,7 +220,7 @@ prefer_name: true
 
 /// An instance.
 #[derive(Debug)]
-struct Counting {
+pub(crate) struct Counting {
     prefer_name: bool,
     hidden: HiddenLabels,
 }
@@ -232,12 +234,23 @@ impl Plugin for Counting {
         if exchange.is_stream() {
             return recorder.stream_connection(self.route(exchange, recorder.labels()));
         }
-        let series = self.series(exchange, recorder.labels()).without(self.hidden);
-        recorder.http(&series, &sample(exchange));
+        self.count(exchange, recorder, |_| {});
     }
 }
 
 impl Counting {
+    /// Counts with the names of routes and services, and all labels.
+    pub(crate) fn by_name() -> Self {
+        Self { prefer_name: true, hidden: HiddenLabels::NONE }
+    }
+
+    /// Counts a request that is over, in a series that `change` may change.
+    pub(crate) fn count(&self, exchange: View<'_>, recorder: &Recorder, change: impl FnOnce(&mut HttpSeries)) {
+        let mut series = self.series(exchange, recorder.labels()).without(self.hidden);
+        change(&mut series);
+        recorder.http(&series, &sample(exchange));
+    }
+
     /// The route as it is told.
     fn route(&self, exchange: View<'_>, labels: &Labels) -> Label {
         let label = |named: &Named| labels.lazy(&named.label, || &named.text);

@@ -23,7 +23,7 @@ use pipeline::{Batch, Outer};
 #[derive(Debug)]
 pub(crate) struct BatchRequests;
 
-/// It has no settings.
+/// Settings: none.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {}

@@ -23,7 +23,7 @@ pub(crate) struct Conf {
     #[serde(default = "forbidden")]
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// What a refused consumer is told; unset: `The consumer is forbidden.`
+    /// Message for a refused consumer; default: `The consumer is forbidden.`
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
 }
@@ -94,14 +94,14 @@ impl Plugin for Checked {
     }
 }
 
-/// Whether a consumer has one of these labels with one of its values.
+/// True if a consumer has one of these labels with one of its values.
 fn has(labels: &Labels, consumer: &Consumer) -> bool {
     labels.iter().any(|(name, values)| {
         consumer.label(name).is_some_and(|held| is_among(held, |one| values.iter().any(|value| value == one)))
     })
 }
 
-/// Whether one of the values of a label is the one looked for.
+/// True if one of the values of a label is the one looked for.
 fn is_among(held: &str, is_it: impl Fn(&str) -> bool) -> bool {
     if held.starts_with('[')
         && let Ok(list) = serde_json::from_str::<Vec<Value>>(held)

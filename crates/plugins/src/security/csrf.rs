@@ -192,7 +192,7 @@ impl Guarded {
         let token = room.len();
         room.resize(token + json.len().div_ceil(3) * 4, 0);
         let (before, token) = room.split_at_mut(token);
-        // It has exactly this length.
+        // The encoded text has exactly this length.
         let _ = STANDARD.encode_slice(before.get(json).unwrap_or_default(), token);
         room.extend_from_slice(b";path=/;SameSite=Lax");
         if self.expires > 0 {

@@ -43,7 +43,7 @@ pub(crate) enum Which {
 
 /// The hash of a key.
 ///
-/// It has 128 bits and is keyed by a random seed of the process: two keys share a counter with a probability that does
+/// The hash has 128 bits and is keyed by a random seed of the process: two keys share a counter with a probability that does
 /// not matter, and nobody can look for such keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key(u128);

@@ -253,23 +253,23 @@ struct Limit {
 struct Entered {
     /// Microseconds that it waits; `None` while it has no place.
     wait: Option<u64>,
-    _place: Place,
+    _place: HeldShare,
 }
 
 /// A place among the requests under way, which is given back when it is dropped.
 #[derive(Debug)]
-enum Place {
-    Here { _held: LocalPlace },
+enum HeldShare {
+    Here { _held: LocalShare },
     Redis { _held: Arc<remote::Entry> },
 }
 
 #[derive(Debug)]
-struct LocalPlace {
+struct LocalShare {
     state: Arc<State>,
     which: Which,
 }
 
-impl Drop for LocalPlace {
+impl Drop for LocalShare {
     fn drop(&mut self) {
         // A key that has requests stays in its table.
         self.state.counts.look(self.which, Count::leave);
@@ -360,9 +360,9 @@ impl Limiting {
             Ok(None) => return Verdict::Rejected,
             Err(Full) => return Verdict::Failed("limit-conn: no room for another key"),
         };
-        let held = LocalPlace { state: Arc::clone(&self.state), which };
+        let held = LocalShare { state: Arc::clone(&self.state), which };
         let wait = wait(unit, place, conn);
-        limit.entered.put(cx, Entered { wait: Some(wait), _place: Place::Here { _held: held } });
+        limit.entered.put(cx, Entered { wait: Some(wait), _place: HeldShare::Here { _held: held } });
         pass(wait)
     }
 
@@ -374,7 +374,7 @@ impl Limiting {
         let Some(key) = own else { return Verdict::Skipped };
         let Some((conn, burst)) = limit.bounds(cx) else { return Verdict::Failed(NO_NUMBER) };
         let entry = remote.entry(key);
-        let held = Place::Redis { _held: Arc::clone(&entry) };
+        let held = HeldShare::Redis { _held: Arc::clone(&entry) };
         limit.entered.put(cx, Entered { wait: None, _place: held });
         match entry.enter(conn + burst).await {
             Ok(Some(place)) => {

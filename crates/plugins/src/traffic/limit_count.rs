@@ -7,7 +7,7 @@ mod leases;
 pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
-mod synced;
+pub(crate) mod synced;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -380,7 +380,7 @@ impl Metadata {
 #[derive(Debug)]
 struct Limiting {
     limits: Box<[Limit]>,
-    /// It outlives a change of the configuration.
+    /// Counters, which outlive a change of the configuration.
     counters: Arc<Table<Counter>>,
     /// The Redis that holds the counts.
     remote: Option<Remote>,

@@ -141,6 +141,36 @@ impl Default for RedisConf {
     }
 }
 
+/// One server of `policy: redis`, as another family names its fields.
+#[derive(Debug, Clone)]
+pub(crate) struct SingleServer {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: u32,
+    /// Milliseconds to connect, and again for a reply.
+    pub(crate) timeout: u64,
+    pub(crate) ssl: bool,
+    pub(crate) ssl_verify: bool,
+}
+
+impl From<SingleServer> for RedisConf {
+    fn from(server: SingleServer) -> Self {
+        Self {
+            redis_host: Some(server.host),
+            redis_port: server.port,
+            redis_username: server.username,
+            redis_password: server.password,
+            redis_database: server.database,
+            redis_timeout: server.timeout,
+            redis_ssl: server.ssl,
+            redis_ssl_verify: server.ssl_verify,
+            ..Self::default()
+        }
+    }
+}
+
 /// Fields that every policy but `local` has.
 const OF_ALL: [&str; 4] = ["redis_password", "redis_keepalive_timeout", "redis_keepalive_pool", "key_ttl"];
 const OF_REDIS: [&str; 7] =
@@ -348,7 +378,7 @@ impl Redis {
         }
         let this = Self { patience: None, ..self.clone() };
         weir_runtime::spawn(async move {
-            // It was told why; what is lost here expires.
+            // A failure is logged elsewhere; an entry that stays expires.
             let _ = this.run(script, &key, &[&argument]).await;
         });
     }

@@ -8,12 +8,12 @@ use crate::rejection;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
     Passed,
-    /// It passes, but late.
+    /// The request passes, but late.
     Waits,
     /// The rule does not concern the request.
     Skipped,
     Rejected,
-    /// It could not be counted.
+    /// The request could not be counted.
     Failed(&'static str),
 }
 

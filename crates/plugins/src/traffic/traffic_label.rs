@@ -29,12 +29,12 @@ pub(crate) struct Conf {
 struct Rule {
     /// For which requests the rule is: all of this has to hold, as in a route's `vars`. Unset: for all.
     r#match: Option<Vars>,
-    /// What is done, each with a share of the requests by its `weight`.
+    /// Actions, each for a share of the requests by its `weight`.
     #[schemars(length(min = 1))]
     actions: Vec<Action>,
 }
 
-/// What is done with a share of the requests.
+/// Action for a share of the requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Action {
@@ -42,7 +42,7 @@ struct Action {
     /// `$remote_addr` are replaced, or numbers. Unset: this share is not labelled.
     #[serde(default)]
     set_headers: FieldsConf,
-    /// How many requests it is for, in relation to the weights of the others.
+    /// Share of the requests, in relation to the weights of the other actions.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     weight: u32,

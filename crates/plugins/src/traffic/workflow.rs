@@ -29,13 +29,13 @@ pub(crate) struct Conf {
     rules: Vec<Rule>,
 }
 
-/// What is done with some requests.
+/// Action for some requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rule {
     /// For which requests the rule is: all of this has to hold, as in a route's `vars`. Unset: for all.
     case: Option<Vars>,
-    /// What is done: a list of one action, which is a list of its name and its configuration. `[return, {code: 403}]`
+    /// List of one action, which is a list of its name and its configuration. `[return, {code: 403}]`
     /// answers with this status and `{"error_msg":"rejected by workflow"}`; `[limit-count, {…}]` and `[limit-conn, {…}]`
     /// limit with the configuration of that plugin. APISIX takes further actions and ignores them: here they are an error.
     #[schemars(length(min = 1))]
@@ -164,7 +164,7 @@ struct Branch {
     step: Step,
 }
 
-/// What is done.
+/// A compiled action.
 enum Step {
     Return(u16),
     Limit(Arc<dyn Plugin>),

@@ -92,7 +92,7 @@ impl Terms {
                 cx.add_field(vary, b"Accept-Encoding");
             }
         }
-        // What the client asked for, even where a plugin took it away from the upstream.
+        // The codings that the client accepts, even if a plugin has removed the field for the upstream.
         let request = cx.request();
         let asked = request.head.fields.all_received(request.buffer.bytes(), Known::AcceptEncoding);
         request.method() != Method::Head && request.head.version >= self.version && accepts(asked, coding)
@@ -106,7 +106,7 @@ impl Terms {
         if status::is_bodyless(response.status()) || response.status() == 206 {
             return false;
         }
-        // What is encoded already stays as it is.
+        // An encoded body is not encoded again.
         if fields.get_known(base, Known::ContentEncoding).is_some_and(|coding| !is_identity(coding)) {
             return false;
         }

@@ -43,10 +43,10 @@ pub(crate) struct Conf {
     #[schemars(range(min = 0, max = 99_999_999))]
     #[serde(default)]
     deadline: u32,
-    /// How messages are written as JSON, at most one of each kind. Enumerations: `enum_as_name` or `enum_as_value`. Integers of
+    /// Form of messages as JSON, at most one option of each kind. Enumerations: `enum_as_name` or `enum_as_value`. Integers of
     /// 64 bits that do not fit into 32: `int64_as_number`, `int64_as_string` (`"#123"`) or `int64_as_hexstring` (`"#0x7b"`).
     /// Fields that are not in a message: `auto_default_values` (their defaults, in proto3), `use_default_values` (in proto2
-    /// as well), `no_default_values` or `use_default_metatable` (left out, both). `disable_hooks` is how it is; `enable_hooks`
+    /// as well), `no_default_values` or `use_default_metatable` (left out, both). `disable_hooks` is the default; `enable_hooks`
     /// has no effect, for there are no hooks.
     #[schemars(length(min = 1))]
     #[serde(default = "default_options")]
@@ -62,7 +62,7 @@ pub(crate) struct Conf {
     status_detail_type: Option<String>,
 }
 
-/// How values are written, and their defaults.
+/// Form of values as JSON, and their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum PbOption {
@@ -85,7 +85,7 @@ fn default_options() -> Vec<PbOption> {
 }
 
 impl PbOption {
-    /// What the option is about.
+    /// Kind of the option, of which there is at most one.
     fn subject(self) -> &'static str {
         match self {
             Self::EnumAsName | Self::EnumAsValue => "enumerations",

@@ -64,21 +64,27 @@ cors_allow_headers: content-type,x-grpc-web,x-user-agent,authorization
         if !conf.cors_allow_headers.split(',').all(|name| FieldName::new(name.trim()).is_some()) {
             cx.say([Invalid::new("cors_allow_headers", "expected names of fields, separated by commas")]);
         }
-        Some(Compiled::ready(Web {
-            allow_headers: conf.cors_allow_headers.into_bytes(),
-            keeps_prefix: conf.strip_path,
-            content_type: FieldName::constant("Content-Type"),
-            cors: CorsFields::new(),
-            text: PerRequest::new(),
-        }))
+        let path = if conf.strip_path { CallPath::Whole } else { CallPath::BehindPrefix };
+        Some(Compiled::ready(Web::new(conf.cors_allow_headers, path)))
     }
+}
+
+/// The path of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallPath {
+    /// The part that the `*` of the route's pattern stands for.
+    BehindPrefix,
+    /// The path of the request, of a route whose pattern ends with `*`.
+    Whole,
+    /// The one that the upstream receives anyway.
+    Upstream,
 }
 
 /// An instance.
 #[derive(Debug)]
-struct Web {
+pub(crate) struct Web {
     allow_headers: Vec<u8>,
-    keeps_prefix: bool,
+    path: CallPath,
     content_type: FieldName,
     cors: CorsFields,
     /// State of a call: its text, unless it is binary.
@@ -124,13 +130,40 @@ fn form_of(content_type: &[u8]) -> Option<Form> {
 }
 
 impl Web {
+    /// `allow_headers` are told in answers to preflight requests.
+    pub(crate) fn new(allow_headers: String, path: CallPath) -> Self {
+        Self {
+            allow_headers: allow_headers.into_bytes(),
+            path,
+            content_type: FieldName::constant("Content-Type"),
+            cors: CorsFields::new(),
+            text: PerRequest::new(),
+        }
+    }
+
     /// The path of the call; `None` if the route has no path that ends with `*`.
     fn path<'a>(&self, cx: &'a RequestCx<'_>) -> Option<&'a [u8]> {
         let Some(Value::Bytes(pattern)) = cx.variable(&Variable::MatchedUri) else { return None };
         let prefix = pattern.strip_suffix(b"*")?;
         let path = cx.request().encoded_path();
         let rest = path.strip_prefix(prefix)?;
-        Some(if self.keeps_prefix { path } else { rest })
+        Some(if self.path == CallPath::Whole { path } else { rest })
+    }
+}
+
+impl Web {
+    /// Sets the path of the call; false where there is none.
+    fn set_path(&self, cx: &mut RequestCx<'_>) -> bool {
+        let mut target = cx.take_scratch();
+        let has_path = self.path(cx).map(|path| {
+            target.extend_from_slice(if path.starts_with(b"/") { b"" } else { b"/" });
+            target.extend_from_slice(path);
+        });
+        if has_path.is_some() && cx.request().upstream.target.is_empty() {
+            cx.request_mut().upstream.target.extend_from_slice(&target);
+        }
+        cx.put_scratch(target);
+        has_path.is_some()
     }
 }
 
@@ -144,16 +177,7 @@ impl Plugin for Web {
         let Some(form) = cx.request().field(&self.content_type).and_then(form_of) else {
             return cx.refuse(400, "the Content-Type is not one of gRPC-Web");
         };
-        let mut target = cx.take_scratch();
-        let has_path = self.path(cx).map(|path| {
-            target.extend_from_slice(if path.starts_with(b"/") { b"" } else { b"/" });
-            target.extend_from_slice(path);
-        });
-        if has_path.is_some() && cx.request().upstream.target.is_empty() {
-            cx.request_mut().upstream.target.extend_from_slice(&target);
-        }
-        cx.put_scratch(target);
-        if has_path.is_none() {
+        if self.path != CallPath::Upstream && !self.set_path(cx) {
             return cx.refuse(400, "the path of the route does not end with *");
         }
         cx.request_mut().set_field(&self.content_type, b"application/grpc");

@@ -11,7 +11,7 @@ use weir_plugin::{
 };
 use weir_router::{Mode, Route, Router, Slots};
 
-/// What plugins are built with: one route and three consumers.
+/// Surroundings of plugins under test: one route and three consumers.
 pub(crate) struct Bench {
     pub(crate) states: StateRegistry,
     pub(crate) tables: Arc<Tables>,
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
 
 const CONSUMERS: [&str; 3] = ["jack", "jill", "anonymous"];
 
-/// What an authentication plugin knows of the consumers.
+/// Configurations of the consumers for an authentication plugin.
 fn confs_of(plugin: &str) -> Option<[&'static str; 3]> {
     Some(match plugin {
         "basic-auth" => [

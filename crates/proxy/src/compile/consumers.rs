@@ -155,7 +155,7 @@ impl Compilation<'_> {
                 let path = &credential.origin.path;
                 let built = builder.build(Some(&plugins), &place, path, Scope::Consumer);
                 built.map(|built| (at, built)).map_err(|mut error| {
-                    // It is written as a field of its own.
+                    // A plan is written as a field of its own.
                     error.path = error.path.replacen(".plugins.plan", ".plan", 1);
                     error.mark = credential.origin.mark;
                     error

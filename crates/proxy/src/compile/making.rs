@@ -158,7 +158,7 @@ impl<'m> Compilation<'m> {
                 ResourceKind::Plans if model.plans.get(place.id()).is_none() => return None,
                 // Upstreams are set up with the certificate itself.
                 ResourceKind::Ssls => all.extend(model.referrers(place).cloned()),
-                // What refers to it by its number may not be able to use it any more.
+                // Resources that refer to it by its number may not be able to use it any more.
                 ResourceKind::Upstreams | ResourceKind::Services
                     if uses_of(&kept.model, place) != uses_of(model, place) =>
                 {
@@ -318,7 +318,7 @@ impl<'m> Compilation<'m> {
             credential_arguments: self.credential_arguments,
             consumers: self.consumer_chains,
             definitions: self.compiler.definitions(self.model.family),
-            // What was left out may fit with the next change.
+            // A resource that was left out may be valid with the next change.
             kept: (self.model.is_changeable() && !left_out).then_some(kept),
             refuses_all: false,
         }

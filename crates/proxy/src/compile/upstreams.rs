@@ -126,7 +126,7 @@ impl<'d> Upstreams<'d> {
     /// Compiles the upstream at a place anew, if it is in use.
     ///
     /// # Errors
-    /// It cannot be built.
+    /// The upstream cannot be built.
     pub(super) fn renew(&mut self, place: &ResourceKey) -> Result<(), Diagnostic> {
         let Some(number) = self.numbered.places.get(place).copied() else { return Ok(()) };
         let id = place.id();
@@ -154,7 +154,7 @@ impl<'d> Upstreams<'d> {
     /// The upstream of a route: its own, else its service's. With `anew` its own is compiled even if present.
     ///
     /// # Errors
-    /// It cannot be built.
+    /// The upstream cannot be built.
     pub(super) fn of_route(
         &mut self,
         route: &weir_config::Route,
@@ -173,7 +173,7 @@ impl<'d> Upstreams<'d> {
     /// The same for any item that has an upstream.
     ///
     /// # Errors
-    /// It cannot be built.
+    /// The upstream cannot be built.
     pub(super) fn of_owner(
         &mut self,
         owner: &Owner<'_>,

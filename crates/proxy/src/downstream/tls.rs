@@ -68,7 +68,7 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker, offer: Offer) -> 
     };
     let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
     let Some(config) = host.and_then(|host| host.config(offer)) else {
-        // It does not matter whether the client still hears it.
+        // The client may be gone already.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
         let reason = match sni {
             Some(sni) => format!("no certificate for the name {sni}, or one that is not there yet"),

@@ -79,7 +79,7 @@ impl<D: Presence> Runner<D> {
             let (stream, (addr, label)) = match self.connect(x, attempt, choice).await {
                 Ok(connected) => connected,
                 Err(error) => {
-                    // What concerns this client alone says nothing to others.
+                    // A failure of this client alone is of no use to others.
                     if let Some(opened) = opened.filter(|_| error.failure.side != Side::Client) {
                         opened.fail(OpenFailure { failure: error.failure, unreachable: error.unreachable });
                     }
@@ -121,7 +121,7 @@ impl<D: Presence> Runner<D> {
         choice: Choice,
     ) -> Result<(NodeStream, (SocketAddr, Label)), AttemptError> {
         let (config, timeout) = (attempt.node, attempt.timeouts.connect);
-        // Who refuses is told as well as who answers.
+        // An address that refuses is recorded like one that answers.
         tell_node(x, config.endpoint.address(choice.addr), &self.worker);
         let (stream, addr) = match &config.endpoint.host {
             NodeHost::Unix(path) => {
@@ -180,7 +180,7 @@ impl<D: Presence> Runner<D> {
         }
     }
 
-    /// Tells a node whose connection this is, within what is left of the time to connect.
+    /// Sends the header with the client's address to a node, within the rest of the time to connect.
     async fn introduce(&self, version: ProxyHeader, client: &Client, socket: &mut Socket) -> Result<(), Failure> {
         let source = SocketAddr::new(client.addr, client.port);
         // Nothing is known of a client on a Unix socket.
@@ -231,7 +231,7 @@ impl<D: Presence> Runner<D> {
             polled => polled,
         });
         let winner = winner.await?;
-        // What follows has what is left of the time, and not of a head start.
+        // The next steps have the rest of the time, and not that of a head start.
         timer.set_at(race.give_up);
         Ok(winner)
     }
@@ -279,7 +279,7 @@ fn tell_node(x: &mut Exchange, address: NodeAddress, worker: &crate::worker::Wor
     }
 }
 
-/// The address as metrics tell it.
+/// The address as metrics show it.
 fn label(address: &NodeAddress) -> String {
     match address {
         NodeAddress::Tcp(addr) => addr.ip().to_string(),
@@ -381,7 +381,7 @@ impl Race<'_> {
     fn failed(&mut self, addr: SocketAddr, position: Option<usize>, error: &io::Error, now: u64) {
         self.failure = connect_failure(error);
         self.node.observe_failure(addr, &self.failure);
-        // What this side has run out of says nothing of an address.
+        // A lack of resources on this side says nothing about an address.
         if self.failure.side == Side::Upstream {
             self.set_aside(position, now);
         }

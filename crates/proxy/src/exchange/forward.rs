@@ -71,7 +71,7 @@ impl AttemptError {
 
     /// A connection could not be opened.
     pub(super) fn unconnected(failure: Failure) -> Self {
-        // What this side has run out of says nothing of the node.
+        // A lack of resources on this side says nothing about the node.
         let retryable = failure.side != Side::Client;
         Self { failure, retryable, stale: false, refused: false, unreachable: failure.side == Side::Upstream }
     }
@@ -272,7 +272,7 @@ impl<D: Downstream> Runner<D> {
                         && node.is_first()
                         && self.worker.clock.refresh().saturating_sub(x.times.now) <= AT_ONCE_US;
                     let error = AttemptError::node(502, reason_of_reset(kind));
-                    // What the node itself has said is no sign of a connection that had been closed.
+                    // An answer of the node is no sign of a connection that had been closed.
                     let stale = !matches!(kind, io::ErrorKind::ConnectionAborted | io::ErrorKind::InvalidData);
                     break AttemptError { stale, unreachable, ..error };
                 }

@@ -47,7 +47,7 @@ impl<D: Downstream> Runner<D> {
             self.copy = Some(copy);
             return;
         }
-        // What is here already is not waited for: whatever becomes of the request, its copy goes.
+        // A body that is here already needs no wait: the copy is sent whatever becomes of the request.
         let whole = relay::take_all(&mut self.down, &x.request.buffer, &mut copy.body);
         self.down.rewind();
         if whole != Ok(true) {

@@ -79,7 +79,7 @@ impl<D: Downstream> Runner<D> {
             self.begin_failure(x, NO_ROOM);
         }
         let response = &mut x.response;
-        // The phrase and the length are ours to tell: whatever the upstream said was about another answer.
+        // Phrase and length are those of this answer: the upstream's belong to another one.
         response.head.reason = Span::default();
         response.head.fields.remove_known(Known::ContentLength);
         let bodyless = status::is_bodyless(response.head.status);

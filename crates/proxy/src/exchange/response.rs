@@ -145,7 +145,8 @@ impl<D: Downstream> Runner<D> {
                 Poll::Pending => timer.poll_expired(cx).map(|()| Ok(None)),
             });
             match read.await? {
-                Some(0) if node.end_by_close() => break,
+                // Trailers that came with the end are taken.
+                Some(0) if node.end_by_close() => {}
                 Some(n) if n > 0 => timer.set(read_ms),
                 _ if self.timer.is_over() => return Err(OVER),
                 _ => return Err(Failure::upstream(502, "response body cut short")),

@@ -178,6 +178,7 @@ fn put(x: &mut Exchange, message: &impl Message, host: Option<&[u8]>) -> Result<
     // With TLS it is the name that is asked for.
     let host = request.head.host.unwrap_or_default().of(request.buffer.bytes());
     request.upstream.host.clear();
+    request.upstream.host_wins = false;
     request.upstream.host.extend_from_slice(host);
     Ok(())
 }

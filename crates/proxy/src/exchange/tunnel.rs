@@ -1,4 +1,4 @@
-//! A connection that has switched to WebSocket: bytes both ways until both sides have ended, or are told to in a drain.
+//! A connection that has switched to WebSocket: bytes both ways until both sides have ended, or a drain ends them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -47,7 +47,7 @@ impl<D: Downstream> Runner<D> {
         self.down.push_switch(x);
         let mut down = Way::new(x.response.buffer.bytes().get(x.response.head_len..).unwrap_or_default());
         let mut up = Way::new(x.request.buffer.bytes().get(x.request.head_len..).unwrap_or_default());
-        // What the log phase reads stays; the room for more goes back.
+        // The heads stay for the log phase; the rest of the buffers goes back.
         let (request, response) = (x.request.head_len, x.response.head_len);
         x.request.buffer.truncate(request);
         x.response.buffer.truncate(response);
@@ -205,7 +205,7 @@ impl Way {
         self.close = Some((frame.into(), written));
     }
 
-    /// Moves on; ready when this direction has ended and the other side was told.
+    /// Moves on; ready when this direction has ended and the other side is shut down.
     fn poll<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

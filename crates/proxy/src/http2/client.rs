@@ -167,10 +167,19 @@ struct Head {
     length: Option<u64>,
 }
 
-/// Appends a head to what was received on a stream (RFC 9113 section 8.3.2).
+/// Appends a head to what was received on a stream (RFC 9113 section 8.3.2). A malformed head leaves nothing there: its
+/// bytes would be counted as content, for which the peer may send more.
 fn write_head(fields: &FieldList, stream: &mut Stream) -> Result<Head, Error> {
     let start = stream.received.len();
-    let text = &mut stream.received;
+    let head = push_head(fields, &mut stream.received);
+    if head.is_err() {
+        stream.received.truncate(start);
+    }
+    stream.head_unread += stream.received.len() - start;
+    head
+}
+
+fn push_head(fields: &FieldList, text: &mut Vec<u8>) -> Result<Head, Error> {
     let (mut status, mut length) = (None, None);
     for (name, value) in fields.iter() {
         if let Some(pseudo) = name.strip_prefix(b":") {
@@ -180,6 +189,9 @@ fn write_head(fields: &FieldList, stream: &mut Stream) -> Result<Head, Error> {
                 }
                 _ => return Err(malformed("pseudo-field that is not the status of a response")),
             };
+            if code == 101 {
+                return Err(malformed("switch of protocols over HTTP/2"));
+            }
             if status.replace(code).is_some() {
                 return Err(malformed("second status"));
             }
@@ -205,6 +217,34 @@ fn write_head(fields: &FieldList, stream: &mut Stream) -> Result<Head, Error> {
     }
     let Some(status) = status else { return Err(malformed("response without a status")) };
     text.extend_from_slice(b"\r\n");
-    stream.head_unread += stream.received.len() - start;
     Ok(Head { status, length })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FieldList, Stream, write_head};
+
+    #[test]
+    fn heads_are_text_and_malformed_ones_leave_nothing() {
+        let cases: [(&[(&[u8], &[u8])], Option<(u16, &[u8])>); 6] = [
+            (&[(b":status", b"204"), (b"a", b"b")], Some((204, b"a: b\r\n\r\n"))),
+            (&[(b":status", b"103"), (b"link", b"</x>")], Some((103, b"link: </x>\r\n\r\n"))),
+            (&[(b":status", b"200"), (b"a", b"b"), (b"c", b"d\0")], None),
+            (&[(b":status", b"200"), (b":status", b"200")], None),
+            (&[(b":status", b"101")], None),
+            (&[(b"a", b"b")], None),
+        ];
+        for (fields, expected) in cases {
+            let mut list = FieldList::default();
+            fields.iter().for_each(|(name, value)| list.push(name, value));
+            let mut stream = Stream::default();
+            stream.received.extend_from_slice(b"before");
+            let head = write_head(&list, &mut stream).ok();
+            assert_eq!(head.map(|head| head.status), expected.map(|(status, _)| status), "{fields:?}");
+            let text = expected.map_or(&b""[..], |(_, text)| text);
+            assert!(stream.received.starts_with(b"before") && stream.received.ends_with(text), "{fields:?}");
+            let is_empty = stream.received.len() == b"before".len();
+            assert_eq!((is_empty, stream.head_unread == 0), (expected.is_none(), expected.is_none()), "{fields:?}");
+        }
+    }
 }

@@ -76,7 +76,7 @@ impl Connection {
             }
             Kind::ResetStream => self.reset_by_peer(header, payload),
             Kind::Settings => self.settings(header, payload),
-            Kind::PushPromise => Err(protocol("PUSH_PROMISE of a client")),
+            Kind::PushPromise => Err(protocol("PUSH_PROMISE, which nobody has allowed")),
             Kind::Ping => {
                 self.count_control_frame()?;
                 if !header.has(ACK) {

@@ -114,12 +114,12 @@ impl Stream {
 
     /// Bytes that were received and not taken.
     pub(super) fn unread(&self) -> usize {
-        self.received.len() - self.taken
+        self.received.len().saturating_sub(self.taken)
     }
 
     /// Bytes of content that were received and not taken.
     pub(super) fn unread_content(&self) -> u32 {
-        (self.unread() - self.head_unread) as u32
+        self.unread().saturating_sub(self.head_unread) as u32
     }
 
     /// Appends received content.

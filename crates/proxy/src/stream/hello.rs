@@ -53,7 +53,8 @@ fn look(bytes: &[u8]) -> Look {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
-        if acceptor.read_tls(&mut rest).is_err() {
+        // 0: no room for more of a ClientHello that is too long.
+        if !matches!(acceptor.read_tls(&mut rest), Ok(1..)) {
             return Look::Nameless;
         }
     }

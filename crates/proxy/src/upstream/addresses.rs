@@ -16,7 +16,7 @@ const ASIDE_MS: u64 = 10_000;
 
 /// One address that a name was resolved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ResolvedAddr {
     /// Addresses of a higher number are used when none of a lower one can be (RFC 2782); 0 where there is no SRV record.
     pub(crate) priority: u16,
     /// Address and port.
@@ -35,7 +35,7 @@ pub(crate) struct Addresses {
 
 #[derive(Debug)]
 struct Address {
-    place: Place,
+    place: ResolvedAddr,
     /// Time from which the address is used again, in milliseconds of the workers' clock; 0: not set aside.
     aside_until: AtomicU64,
 }
@@ -51,7 +51,7 @@ struct Group {
 
 impl Addresses {
     /// Addresses in no particular order; what is known of those in `before` stays known.
-    pub(crate) fn new(mut places: Vec<Place>, before: Option<&Self>) -> Self {
+    pub(crate) fn new(mut places: Vec<ResolvedAddr>, before: Option<&Self>) -> Self {
         places.sort_unstable();
         places.dedup_by_key(|place| (place.priority, place.addr));
         places.truncate(MAX_ADDRESSES);
@@ -64,7 +64,8 @@ impl Addresses {
         let groups = groups.collect();
         let known =
             |addr| before?.all.iter().find(|a| a.place.addr == addr).map(|a| a.aside_until.load(Ordering::Relaxed));
-        let address = |place: Place| Address { aside_until: AtomicU64::new(known(place.addr).unwrap_or(0)), place };
+        let address =
+            |place: ResolvedAddr| Address { aside_until: AtomicU64::new(known(place.addr).unwrap_or(0)), place };
         Self { all: places.into_iter().map(address).collect(), groups }
     }
 
@@ -145,12 +146,12 @@ impl Addresses {
 
 #[cfg(test)]
 mod tests {
-    use super::{ASIDE_MS, Addresses, MAX_ADDRESSES, MAX_TRIED, Place};
+    use super::{ASIDE_MS, Addresses, MAX_ADDRESSES, MAX_TRIED, ResolvedAddr};
     use std::collections::BTreeMap;
     use std::net::SocketAddr;
 
-    fn place(priority: u16, weight: u32, addr: &str) -> Place {
-        Place { priority, addr: addr.parse().unwrap(), weight }
+    fn place(priority: u16, weight: u32, addr: &str) -> ResolvedAddr {
+        ResolvedAddr { priority, addr: addr.parse().unwrap(), weight }
     }
 
     fn turns(addresses: &Addresses, n: usize, now_ms: u64) -> BTreeMap<String, usize> {
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn there_are_bounds() {
-        let many = (0..300u32).map(|n| Place {
+        let many = (0..300u32).map(|n| ResolvedAddr {
             priority: 0,
             addr: SocketAddr::new(std::net::Ipv4Addr::from(n).into(), 80),
             weight: 1,

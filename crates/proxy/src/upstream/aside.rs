@@ -10,7 +10,7 @@ use crate::clock;
 /// State of a node that may be set aside. Outlives a change of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Ejection {
-    /// Time when the node was set aside, in microseconds of the clock, which tells two ejections apart; 0: not set
+    /// Time when the node was set aside, in microseconds of the clock, which distinguishes two ejections; 0: not set
     /// aside.
     since: AtomicU64,
 }

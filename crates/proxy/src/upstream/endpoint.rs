@@ -13,7 +13,7 @@ use weir_config::{NodeAddr, NodeHost};
 use weir_net::tls::client::{Setup, SetupKey};
 use weir_plugin::NodeAddress;
 
-use super::addresses::{Addresses, Place};
+use super::addresses::{Addresses, ResolvedAddr};
 use super::aside::Ejection;
 use super::load::Load;
 
@@ -94,7 +94,7 @@ impl Endpoint {
     }
 
     /// Takes over what a name has been resolved to. No addresses are none: the last ones stay.
-    pub(crate) fn set_addresses(&self, places: Vec<Place>) {
+    pub(crate) fn set_addresses(&self, places: Vec<ResolvedAddr>) {
         let before = self.addresses.load();
         let now = Addresses::new(places, before.as_deref());
         // The same answer as before, as most are, leaves turns as they are.

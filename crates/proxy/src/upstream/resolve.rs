@@ -15,7 +15,7 @@ use weir_config::settings::Dns;
 use weir_net::Network;
 use weir_net::names::Question;
 
-use super::addresses::Place;
+use super::addresses::ResolvedAddr;
 use super::endpoint::{Endpoint, Endpoints};
 use super::lookup::{Answer, Lookup, Stamp};
 use crate::clock;
@@ -253,8 +253,8 @@ impl Resolver {
 }
 
 /// The addresses of an answer for one endpoint.
-fn places(answer: &Answer, endpoint: &Endpoint) -> Vec<Place> {
-    let place = |found: &super::lookup::Found| Place {
+fn places(answer: &Answer, endpoint: &Endpoint) -> Vec<ResolvedAddr> {
+    let place = |found: &super::lookup::Found| ResolvedAddr {
         priority: found.priority,
         addr: SocketAddr::new(found.ip, found.port.unwrap_or(endpoint.port)),
         weight: found.weight,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 
+use super::kong::{KongMetrics, KongPage};
 use super::label::{Label, Labels};
 use super::process::Process;
 use super::recorder::{ClientError, Counters, GRPC_STATUSES, Mirrored, UpstreamState};
@@ -147,9 +148,33 @@ impl Scrape {
             },
             Part::Rest => {
                 self.write_rest(&page, out);
+                self.write_kong(out);
                 Part::End
             }
             Part::End => Part::End,
+        }
+    }
+
+    /// Writes what is told under Kong's names as well.
+    fn write_kong(&self, out: &mut String) {
+        let told = self.metrics.kong_metrics();
+        let page = KongPage { metrics: &self.metrics };
+        if told.contains(KongMetrics::STATUS) {
+            page.statuses(&self.statuses, out);
+        }
+        if told.contains(KongMetrics::LATENCY) {
+            let kong = ("kong_kong_latency_ms", "Latency added by Kong in ms for each service/route in Kong");
+            page.latencies(kong, &self.latency, |totals| &totals.gateway, out);
+            let upstream = "Latency added by upstream response for each service/route in Kong in ms";
+            page.latencies(("kong_upstream_latency_ms", upstream), &self.latency, |totals| &totals.upstream, out);
+            let request = "Total latency incurred during requests for each service/route in Kong in ms";
+            page.latencies(("kong_request_latency_ms", request), &self.latency, |totals| &totals.request, out);
+        }
+        if told.contains(KongMetrics::BANDWIDTH) {
+            page.bandwidth(&self.bandwidth, out);
+        }
+        if told.contains(KongMetrics::NODE) {
+            page.node(told.contains(KongMetrics::HEALTH), out);
         }
     }
 

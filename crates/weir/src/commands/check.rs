@@ -18,7 +18,7 @@ pub(crate) fn check(args: &RunArgs) -> Result<(), Failure> {
     let (settings, refused) = settings(args)?;
     match (args.rules(), refused) {
         (Some(rules), refused) => check_file(&rules, &settings, refused),
-        // Where the resources are is among the settings.
+        // The settings say where the resources are.
         (None, Some(refused)) => Err(refused),
         (None, None) if settings.deployment.config_provider == ConfigProvider::Etcd => {
             let hosts: Vec<String> = settings.deployment.etcd.host.iter().map(ToString::to_string).collect();

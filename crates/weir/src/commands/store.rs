@@ -15,7 +15,7 @@ use weir_store::{
     Recorded, Seal,
 };
 
-use crate::cli::{InvalidItemsArg, RulesArgs, StoreArgs, StoreCommand};
+use crate::cli::{InvalidItemsArg, RulesArgs, StoreArgs, StoreCommand, UnsupportedPluginsArg};
 use crate::failure::{Failure, print, print_error, print_findings};
 use crate::source::changes::counted;
 use crate::source::rules::Rules;
@@ -177,7 +177,13 @@ impl OpenedStore {
     }
 
     fn import(&self, file: &Path) -> Result<(), Failure> {
-        let args = RulesArgs { file: file.to_owned(), invalid_items: InvalidItemsArg::Refuse, strict: false };
+        let args = RulesArgs {
+            file: file.to_owned(),
+            invalid_items: InvalidItemsArg::Refuse,
+            strict: false,
+            resolve: Vec::new(),
+            unsupported_plugins: UnsupportedPluginsArg::Refuse,
+        };
         let rules = Rules::new(&args, &self.settings)?;
         let (tree, findings) = rules.tree(&rules.read()?);
         print_findings(&findings);

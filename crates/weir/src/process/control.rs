@@ -42,7 +42,7 @@ use crate::process::keeper::{Keeper, Keeping};
 use crate::process::log_file;
 use crate::process::names::Names;
 use crate::process::peaks::{Peaks, resident};
-use crate::process::serving::Serving;
+use crate::process::serving::{InvalidItems, Serving};
 use crate::process::signals::{SignalAction, Signals};
 use crate::process::systemd::{self, NotifyState};
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
@@ -52,7 +52,7 @@ use crate::servers::insight::Insight;
 use crate::servers::kong_admin::KongNode;
 use crate::servers::pages::{self, Server};
 use crate::servers::server_info::ServerInfo;
-use crate::servers::status::Draining;
+use crate::servers::status::{Draining, Status};
 use crate::servers::{self, schemas};
 use crate::source::changes::Digest;
 use crate::source::file_source::FileSource;
@@ -146,6 +146,7 @@ impl Source {
     ) -> (Option<Arc<dyn Configuration>>, Option<Stored>) {
         match self {
             Self::File { watch, digest, text, shown } => {
+                serving.invalid.set(text.kept.left_out());
                 let configuration = shown.clone().map(|live| {
                     let source = Arc::new(FileSource::new(live, rules.name.clone()));
                     changing.spawn(Arc::clone(&source).follow());
@@ -162,7 +163,7 @@ impl Source {
                 if let Some(etcd) = &data.etcd {
                     serving.metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
                 }
-                serving.metrics.set_config_left_out(state.left_out() as u64);
+                serving.invalid.set(state.invalid());
                 let live = Live::new(Arc::clone(&data.store), Arc::clone(rules), serving, *state);
                 changing.spawn(live.clone().follow());
                 changing.spawn(live.clone().reload_on(hangup));
@@ -309,6 +310,7 @@ impl Bound {
         let vacant = Arc::new(AtomicBool::new(source.is_vacant(&settings)));
         let (leaving, left) = watch::channel(false);
         let (admin_leaving, admin_left) = watch::channel(None);
+        let invalid = InvalidItems::new(&metrics);
         let checks = Arc::<HealthChecks>::default();
         tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
         let data_plane = Arc::new(RwLock::new(data_plane));
@@ -317,10 +319,15 @@ impl Bound {
             tasks.spawn(servers::metrics::run(server, left.clone(), Arc::clone(&metrics), path));
         }
         if let Some(listener) = status_page {
-            let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
-            let (server, prefix) = (Server::new(listener, pages), rules.key_prefix());
-            let checks = Arc::clone(&checks);
-            tasks.spawn(servers::status::run(server, left.clone(), plane, draining, vacant, checks, prefix));
+            let status = Status {
+                data_plane: Arc::clone(&data_plane),
+                draining: Arc::clone(&draining),
+                vacant: Arc::clone(&vacant),
+                invalid: invalid.clone(),
+                checks: Arc::clone(&checks),
+                prefix: rules.key_prefix(),
+            };
+            tasks.spawn(servers::status::run(Server::new(listener, pages), left.clone(), Arc::new(status)));
         }
         tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
         announce(&addresses);
@@ -362,7 +369,8 @@ impl Bound {
         }
 
         let files = SharedFiles::new(gateway.files.into());
-        let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names, vacant };
+        let (plane, metrics_of_changes) = (Arc::clone(&data_plane), Arc::clone(&metrics));
+        let serving = Serving { data_plane: plane, metrics: metrics_of_changes, names, vacant, invalid };
         let is_standalone = matches!(source, Source::Memory { .. });
         let mut changing = JoinSet::new();
         let (configuration, stored) = source.follow(&rules, serving, revision, hangup, &files, &mut changing);

@@ -1,7 +1,7 @@
 //! Publication of a compiled configuration to the workers.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock as Lock};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::RwLock;
@@ -26,6 +26,35 @@ pub(crate) struct Serving {
     pub(crate) names: Names,
     /// True while no configuration has been in force yet, so that the gateway is not ready.
     pub(crate) vacant: Arc<AtomicBool>,
+    pub(crate) invalid: InvalidItems,
+}
+
+/// The invalid items of the configuration in force, which do not serve as they are written: the last valid version serves
+/// instead, or what they are for is refused. Counted by `weir_config_left_out`, and named at `/status`.
+#[derive(Clone, Debug)]
+pub(crate) struct InvalidItems {
+    names: Arc<Lock<Vec<String>>>,
+    metrics: Arc<Metrics>,
+}
+
+impl InvalidItems {
+    pub(crate) fn new(metrics: &Arc<Metrics>) -> Self {
+        Self { names: Arc::default(), metrics: Arc::clone(metrics) }
+    }
+
+    /// Records the items of a configuration that becomes live.
+    pub(crate) fn set(&self, names: impl Iterator<Item = String>) {
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        let number = names.len();
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+        self.metrics.set_config_left_out(number as u64);
+    }
+
+    /// The first items by name, `most` of them at most.
+    pub(crate) fn first(&self, most: usize) -> Vec<String> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner).iter().take(most).cloned().collect()
+    }
 }
 
 impl Serving {

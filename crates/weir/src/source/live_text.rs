@@ -49,6 +49,11 @@ impl Kept {
         Self { left_out, ..self }
     }
 
+    /// Paths of the items that were left out.
+    pub(crate) fn left_out(&self) -> impl Iterator<Item = String> {
+        self.left_out.iter().cloned()
+    }
+
     /// The revision of the text.
     pub(crate) fn revision(&self) -> u64 {
         self.revision

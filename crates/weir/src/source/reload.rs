@@ -138,6 +138,7 @@ impl Reloader {
             }
             Ok(Outcome::Compiled { ready, text }) => {
                 self.fingerprint = text.fingerprint;
+                self.serving.invalid.set(text.kept.left_out());
                 self.take(*ready, began).await;
                 if let Some(live) = &self.live {
                     live.set(text.kept.clone());

@@ -13,17 +13,19 @@ use weir_config::{
     Apisix, Diagnostic, FrontEnd, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, ResourceKey,
     ResourceKind, Revealed, RouterMode, Settings, Severity, file, load, metered,
 };
-use weir_kong::{Kong, Stored};
+use weir_kong::{Kong, KongWithoutUnsupported, Manifests, Stored, is_manifests};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
-use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs};
+use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs, UnsupportedPluginsArg};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
 pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Apisix];
+/// The same, without plugins of Kong that are not supported.
+const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -36,6 +38,7 @@ pub(crate) struct Rules {
     pub(crate) name: String,
     invalid_items: InvalidItems,
     strict: bool,
+    front_ends: &'static [&'static dyn FrontEnd],
     router: RouterMode,
     /// The setting `plugins`.
     plugins: Vec<String>,
@@ -43,6 +46,8 @@ pub(crate) struct Rules {
     compiled_size: u64,
     /// Secret managers, with a cache of their answers.
     pub(crate) secrets: Arc<SecretManagers>,
+    /// Addresses of services that manifests name.
+    resolve: Vec<(String, String)>,
     /// APIs that routes may expose.
     pub(crate) apis: Apis,
     /// Compiles each version of the rules.
@@ -66,11 +71,16 @@ pub(crate) fn is_of_kong(args: &RunArgs) -> bool {
     let Some(file) = args.file.as_deref().filter(|file| *file != Path::new("-")) else {
         return args.family == Some(FamilyArg::Kong);
     };
+    if file.is_dir() {
+        // Only manifests are read from one.
+        return true;
+    }
     let Ok(bytes) = file::read_beginning(file, MAX_TEXT_BYTES) else { return false };
     let Ok(text) = std::str::from_utf8(&bytes) else { return false };
     // Reading a large file twice costs as much as serving it: what says it at once is looked for before.
     let has_version = |line: &str| line.trim_start_matches(['{', ' ', '"', '\'']).starts_with(VERSION);
     text.lines().take(64).any(has_version)
+        || is_manifests(text)
         || text.trim_end().lines().next_back() != Some("#END")
             && Node::parse(text).is_ok_and(|parsed| Kong.recognises(&parsed.root))
 }
@@ -112,6 +122,11 @@ impl Rules {
             name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
             invalid_items: args.invalid_items(),
             strict: args.strict,
+            resolve: args.resolve.clone(),
+            front_ends: match args.unsupported_plugins {
+                UnsupportedPluginsArg::Refuse => FRONT_ENDS,
+                UnsupportedPluginsArg::SkipWithWarning => SKIPPING,
+            },
             router: settings.router,
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
@@ -132,6 +147,8 @@ impl Rules {
             name: "the store".to_owned(),
             invalid_items: InvalidItems::Skip,
             strict: false,
+            resolve: Vec::new(),
+            front_ends: FRONT_ENDS,
             router: settings.router,
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
@@ -176,6 +193,7 @@ impl Rules {
         let mut text = Vec::new();
         match &self.source {
             Source::Stdin => io::stdin().lock().take(limit as u64).read_to_end(&mut text).map(drop),
+            Source::File(path) if path.is_dir() => manifests(path, limit).map(|read| text = read),
             Source::File(path) => file::read_beginning(path, limit).map(|read| text = read),
             Source::Store | Source::Entities => Err(io::Error::other("it is no file")),
         }
@@ -194,7 +212,14 @@ impl Rules {
     /// Checks a text. The result does not borrow the text, so that the caller need not keep both.
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
-        let (loaded, answers) = self.with_options(|options| load(&self.name, text, options));
+        let manifests = std::str::from_utf8(text).ok().filter(|text| is_manifests(text));
+        let (loaded, answers) = self.with_options(|options| match manifests {
+            Some(text) => {
+                let (front_end, root) = Manifests::of(text, &self.resolve);
+                lower_node(&self.name, root, &front_end, options)
+            }
+            None => load(&self.name, text, options),
+        });
         CheckedText { loaded, answers }
     }
 
@@ -306,7 +331,7 @@ impl Rules {
             secrets: access,
             plugins: &plugins,
             router: self.router,
-            front_ends: FRONT_ENDS,
+            front_ends: self.front_ends,
         };
         metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
     }
@@ -356,6 +381,32 @@ impl Rules {
         let unnamed = found.file.is_empty() && !self.is_stored();
         if unnamed { found.in_file(&self.name) } else { found }
     }
+}
+
+/// The manifests in a folder as one text of many documents, in the order of the files' names.
+fn manifests(folder: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    let is_manifest = |path: &PathBuf| path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+    files.retain(is_manifest);
+    files.sort_unstable();
+    let mut text = Vec::new();
+    for path in files {
+        let left = most.saturating_sub(text.len());
+        let read = file::read_beginning(&path, left)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        text.extend_from_slice(b"---\n");
+        text.extend_from_slice(&read);
+        if !text.ends_with(b"\n") {
+            text.push(b'\n');
+        }
+    }
+    if !std::str::from_utf8(&text).is_ok_and(is_manifests) {
+        return Err(io::Error::other(
+            "a folder holds manifests of Kubernetes: expected apiVersion and kind in its files",
+        ));
+    }
+    Ok(text)
 }
 
 /// The plugins enabled by the settings.

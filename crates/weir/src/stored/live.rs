@@ -9,6 +9,7 @@
 //! it is committed and every worker serves with it. Changes that arrive meanwhile are committed as a group
 //! (`together.rs`).
 
+mod candidate;
 mod left_out;
 mod state;
 mod together;
@@ -31,7 +32,7 @@ use crate::process::systemd::{self, NotifyState};
 use crate::source::findings::log_findings;
 use crate::source::rules::Rules;
 
-use state::Candidate;
+use candidate::Candidate;
 pub(crate) use state::{Held, State};
 use together::Waiting;
 use withheld::{ADVICE, Followed};
@@ -375,7 +376,7 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        self.serving.metrics.set_config_left_out(candidate.broken.len() as u64);
+        self.serving.invalid.set(candidate.broken.iter().map(Key::to_string));
         if !state.is_empty() {
             self.serving.vacant.store(false, Ordering::Relaxed);
         }

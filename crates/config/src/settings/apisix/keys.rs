@@ -1,9 +1,10 @@
 //! The table: every key of `config.yaml`, in the order in which APISIX's own file has them.
 
+use super::listeners::{http_listeners, http2, https_listeners, listeners, streams};
 use super::readers::{
-    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
-    http_listeners, http2, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several,
-    plugins, protocols, real_ip_from, real_ip_header, same, shared_config_provider, status, streams, time,
+    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log, log_escape,
+    log_level, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from, real_ip_header, same,
+    shared_config_provider, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 

@@ -100,7 +100,7 @@ impl<'a> Params<'a> {
 }
 
 /// The first parameter: its name, its value and what follows. A value is quoted and holds no escapes, or is a token.
-fn parameter(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub(crate) fn parameter(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let end = text.iter().position(|b| !weir_wire::is_tchar(*b))?;
     let (name, rest) = text.split_at(end);
     match rest {

@@ -109,7 +109,7 @@ impl Algorithm {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
                 let der: Result<PublicKeyX509Der<'_>, _> = key.as_der();
-                // It takes keys of 2048 to 8192 bits.
+                // Keys of 2048 to 8192 bits are accepted.
                 der.is_ok_and(|der| PublicEncryptingKey::from_der(der.as_ref()).is_ok())
             }
             _ => true,
@@ -162,7 +162,7 @@ impl Verifier {
     pub(crate) fn verifies(&self, secret: &[u8], message: &[u8], signature: &[u8]) -> bool {
         match (self.algorithm.kind(), &self.public) {
             (Kind::Secret(algorithm), None) => {
-                // It takes constant time.
+                // The comparison takes constant time.
                 hmac::verify(&hmac::Key::new(algorithm, secret), message, signature).is_ok()
             }
             (Kind::Public(_), Some(key)) => key.verify_sig(message, signature).is_ok(),

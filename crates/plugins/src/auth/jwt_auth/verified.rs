@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use aws_lc_rs::{hmac, rand};
 use crossbeam_queue::ArrayQueue;
 
-use crate::auth::credentials::Place;
+use crate::auth::credentials::CredentialAt;
 use crate::number_hash::NumberHash;
 
 /// Most tokens that are remembered; the oldest one gives way to a new one.
@@ -14,7 +14,7 @@ const TOKENS: usize = 8192;
 
 /// Tokens whose signatures were verified, by a hash of the whole token.
 ///
-/// It belongs to one set of credentials: when a consumer changes, there are new credentials and nothing is remembered.
+/// A table belongs to one set of credentials: when a consumer changes, there are new credentials and nothing is remembered.
 /// The claims of time of a token are checked anew each time. The hash is an HMAC under a random key: nobody
 /// can make a token that is taken for another.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Held {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
     /// Whose it is: the place of the credential.
-    pub(super) at: Place,
+    pub(super) at: CredentialAt,
     pub(super) exp: Option<f64>,
     pub(super) nbf: Option<f64>,
 }
@@ -104,10 +104,10 @@ impl Hash for Tag {
 #[cfg(test)]
 mod tests {
     use super::{Known, Verified};
-    use crate::auth::credentials::Place;
+    use crate::auth::credentials::CredentialAt;
 
     fn known(at: usize) -> Known {
-        Known { at: Place::numbered(at), exp: Some(at as f64), nbf: None }
+        Known { at: CredentialAt::numbered(at), exp: Some(at as f64), nbf: None }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::auth::jwt_auth::key::Algorithm;
 /// Longest time for which a verified signature is remembered.
 const SIGNATURE_MS: u64 = 300_000;
 
-/// How access tokens are verified.
+/// Verification of access tokens.
 #[derive(Debug)]
 pub(super) struct Bearer {
     pub(super) check: Check,
@@ -31,7 +31,7 @@ pub(super) struct Bearer {
     pub(super) remembered: Arc<Remembered<Result<Known, Refusal>>>,
 }
 
-/// Where the truth about a token comes from.
+/// Source of the decision about a token.
 #[derive(Debug)]
 pub(super) enum Check {
     /// This key.
@@ -76,7 +76,7 @@ impl From<Fault> for Refusal {
     }
 }
 
-/// Where a request carries its token.
+/// The token of a request.
 pub(super) fn token_of<'c>(cx: &'c RequestCx<'_>) -> Result<Option<&'c str>, &'static str> {
     const SCHEME: &[u8] = b"bearer ";
     let text = |token: &'c [u8]| std::str::from_utf8(token).map_err(|_| "Invalid Authorization header format.");

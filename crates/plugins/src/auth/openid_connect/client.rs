@@ -139,7 +139,7 @@ impl Client {
 /// Reads a private RSA key in PEM.
 ///
 /// # Errors
-/// It is none, or has fewer than 2048 bits.
+/// The text is no private RSA key, or its key has fewer than 2048 bits.
 pub(crate) fn private_key(text: &str) -> Result<KeyPair, String> {
     let section = pem::parse(text).map_err(|error| format!("expected a private key in PEM: {error}"))?;
     let key = match section.tag() {

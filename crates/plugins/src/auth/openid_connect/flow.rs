@@ -162,7 +162,7 @@ impl CodeFlow {
         cx.request().path() == self.logout_path.as_bytes()
     }
 
-    /// What can be told without asking the provider; `None`: it has to be asked.
+    /// Result without a request to the provider; `None` if the provider has to be asked.
     pub(super) fn look(&self, cx: &RequestCx<'_>) -> Option<Found> {
         if self.is_answer(cx) || self.is_logout(cx) {
             return None;
@@ -369,7 +369,7 @@ impl CodeFlow {
         let answer = io.callout(question).await.map_err(Fault::Callout)?;
         let tokens = serde_json::from_slice::<Tokens>(good(&answer).ok_or(Fault::Status)?);
         let tokens = tokens.map_err(|_| Fault::Broken)?;
-        // It goes into a field for the upstream.
+        // The token goes into a field for the upstream.
         let is_token = |token: &str| !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
         if is_token(&tokens.access_token) { Ok(tokens) } else { Err(Fault::Broken.into()) }
     }
@@ -413,7 +413,7 @@ impl CodeFlow {
         Ok(claims)
     }
 
-    /// What the provider tells of the user (OpenID Connect Core section 5.3).
+    /// Claims of the provider about the user (OpenID Connect Core section 5.3).
     async fn user(
         &self,
         endpoint: &str,

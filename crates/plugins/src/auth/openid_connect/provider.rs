@@ -162,7 +162,7 @@ impl ProviderConf {
     }
 }
 
-/// What the provider said. It outlives changes of the configuration that leave the plugin as it is.
+/// Answers of the provider, which outlive changes of the configuration that leave the plugin as it is.
 #[derive(Debug)]
 struct Memory {
     documents: Arc<Remembered<Result<Document, Fault>>>,
@@ -191,7 +191,7 @@ pub(super) struct Provider {
     memory: Arc<Memory>,
 }
 
-/// What is remembered of an answer that can be used; of any other nothing is.
+/// Lifetime of an answer in memory; an unusable one is not kept.
 fn keep<T>(ttl_ms: u64, answer: &Result<T, Fault>, bytes: usize) -> Keep {
     Keep { ttl_ms: if answer.is_ok() { ttl_ms } else { 0 }, bytes }
 }

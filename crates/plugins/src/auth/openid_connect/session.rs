@@ -57,8 +57,8 @@ pub(super) struct Login {
 
 /// Keys and attributes of cookies.
 #[derive(Debug)]
-pub(super) struct Cookies {
-    pub(super) name: String,
+pub(crate) struct Cookies {
+    pub(crate) name: String,
     key: Key,
     /// Attributes of sessions, such as `; Path=/`.
     attributes: String,
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Key {
 
 impl Cookies {
     /// Cookies of the client `client` of a provider. `None`: the key cannot be made.
-    pub(super) fn new(
+    pub(crate) fn new(
         name: String,
         secret: &Arc<String>,
         client: &str,
@@ -94,13 +94,15 @@ impl Cookies {
         Some(Self { name, key: Key { key, _secret: Arc::clone(secret) }, attributes, secure })
     }
 
-    fn seal(&self, kind: &str, what: &impl Serialize) -> Option<String> {
+    /// A value as the text of a cookie, which opens under the same kind alone.
+    pub(crate) fn seal(&self, kind: &str, what: &impl Serialize) -> Option<String> {
         let mut text = serde_json::to_vec(what).ok()?;
         let nonce = self.key.key.seal_in_place_append_tag(Aad::from(kind.as_bytes()), &mut text).ok()?;
         Some(URL_SAFE_NO_PAD.encode([&nonce.as_ref()[..], &text].concat()))
     }
 
-    fn open<T: DeserializeOwned>(&self, kind: &str, sealed: &[u8]) -> Option<T> {
+    /// The value of a cookie that the gateway has made.
+    pub(crate) fn open<T: DeserializeOwned>(&self, kind: &str, sealed: &[u8]) -> Option<T> {
         let mut bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, text) = bytes.split_at_mut_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -115,6 +117,12 @@ impl Cookies {
     fn line(&self, cx: &RequestCx<'_>, name: &str, value: &str, attributes: &str) -> String {
         let secure = if self.secure.unwrap_or(cx.client().https) { "; Secure" } else { "" };
         format!("{name}={value}{attributes}{secure}")
+    }
+
+    /// The only cookie of its name, with this value and further attributes.
+    pub(crate) fn single(&self, value: &str, attributes: &str) -> String {
+        let secure = if self.secure == Some(true) { "; Secure" } else { "" };
+        format!("{}={value}{}{attributes}{secure}", self.name, self.attributes)
     }
 
     /// The session of a request at `now`.
@@ -172,12 +180,31 @@ impl Cookies {
     pub(super) fn of_login(&self, cx: &RequestCx<'_>, login: &Login, path: &str, seconds: u64) -> Option<String> {
         let sealed = self.seal("login", login)?;
         // The answer comes from another site: a stricter attribute would keep the cookie from it.
+        let path = login_path(path);
         let attributes = format!("; Path={path}; HttpOnly; SameSite=Lax; Max-Age={seconds}");
         Some(self.line(cx, &self.login_name(&login.state), &sealed, &attributes))
     }
 
     /// A cookie that ends that of a login.
     pub(super) fn ending_login(&self, cx: &RequestCx<'_>, state: &str, path: &str) -> String {
+        let path = login_path(path);
         self.line(cx, &self.login_name(state), "", &format!("; Path={path}; HttpOnly; SameSite=Lax; Max-Age=0"))
+    }
+}
+
+/// Attribute `Path` of a login's cookie. The path of a request may contain `;`, which would begin another attribute: such a
+/// login has a cookie for all paths.
+fn login_path(path: &str) -> &str {
+    if path.contains(';') { "/" } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::login_path;
+
+    #[test]
+    fn a_path_adds_no_attribute() {
+        assert_eq!(login_path("/a/.apisix/redirect"), "/a/.apisix/redirect");
+        assert_eq!(login_path("/a;Domain=b.test/.apisix/redirect"), "/");
     }
 }

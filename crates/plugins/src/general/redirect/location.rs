@@ -26,7 +26,7 @@ enum Form {
         authority: Template,
         rest: Option<Template>,
     },
-    /// It begins with `/`, or with a variable that has to.
+    /// A path: the text begins with `/`, or with a variable whose value has to.
     Path(Template),
     /// Anything else, which begins with a text of the configuration: `next?page=$arg_page`.
     Relative(Template),
@@ -83,7 +83,7 @@ impl Location {
         let write = |template: &Template, writer: &mut Writer<'_>| {
             template.pieces(source, found.groups, |piece| writer.push(piece));
         };
-        // What stands before a match is the beginning of a path, whatever follows.
+        // Text before a match is the beginning of a path, whatever follows.
         let path = !found.before.is_empty() || matches!(self.form, Form::Path(_));
         writer.push(Piece::Capture(found.before));
         match &self.form {

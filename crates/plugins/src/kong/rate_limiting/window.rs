@@ -7,7 +7,7 @@ use crate::traffic::table::Entry;
 
 /// Length of a window. Times are milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Period {
+pub(in crate::kong) enum Period {
     Second = 1,
     Minute,
     Hour,
@@ -18,10 +18,11 @@ pub(super) enum Period {
 
 impl Period {
     /// All of them, the shortest first.
-    pub(super) const ALL: [Self; 6] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year];
+    pub(in crate::kong) const ALL: [Self; 6] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year];
 
     /// The name in a configuration.
-    pub(super) const fn name(self) -> &'static str {
+    pub(in crate::kong) const fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
             Self::Minute => "minute",
@@ -29,6 +30,18 @@ impl Period {
             Self::Day => "day",
             Self::Month => "month",
             Self::Year => "year",
+        }
+    }
+
+    /// Milliseconds for which a counter in Redis is kept, as in Kong.
+    pub(super) const fn expiry(self) -> u64 {
+        match self {
+            Self::Second => 1000,
+            Self::Minute => 60_000,
+            Self::Hour => 3_600_000,
+            Self::Day => 86_400_000,
+            Self::Month => 2_592_000_000,
+            Self::Year => 31_536_000_000,
         }
     }
 
@@ -45,7 +58,7 @@ impl Period {
     }
 
     /// Beginning and end of the window around a point in time.
-    pub(super) fn around(self, now: u64) -> (u64, u64) {
+    pub(in crate::kong) fn around(self, now: u64) -> (u64, u64) {
         const DAY: u64 = 86_400_000;
         let length = match self {
             Self::Second => 1000,
@@ -90,7 +103,7 @@ fn date(day: u64) -> (u64, u64) {
 /// Requests of one key in one window, in a word that changes as a whole: the end of the window and the count, 64 bits
 /// each.
 #[derive(Debug)]
-pub(super) struct Counter(AtomicU128);
+pub(in crate::kong) struct Counter(AtomicU128);
 
 /// Marks a counter that is being taken out of its table.
 const DEAD: u128 = u128::MAX;
@@ -101,7 +114,7 @@ const fn unpack(word: u128) -> (u64, u64) {
 
 impl Counter {
     /// Requests in the window that began then.
-    pub(super) fn used(&self, begin: u64) -> u64 {
+    pub(in crate::kong) fn used(&self, begin: u64) -> u64 {
         let word = self.0.load(Acquire);
         let (end, count) = unpack(word);
         if word == DEAD || end <= begin { 0 } else { count }
@@ -109,7 +122,7 @@ impl Counter {
 
     /// Counts a request unless `limit` are counted. The result is `None` when the counter is dead, and its value the number
     /// of requests with this one, or `None` when the limit is reached.
-    pub(super) fn take(&self, begin: u64, end: u64, limit: u64) -> Option<Option<u64>> {
+    pub(in crate::kong) fn take(&self, begin: u64, end: u64, limit: u64) -> Option<Option<u64>> {
         let mut word = self.0.load(Acquire);
         loop {
             if word == DEAD {
@@ -123,6 +136,25 @@ impl Counter {
             let next = u128::from(end) << 64 | u128::from(count + 1);
             match self.0.compare_exchange_weak(word, next, AcqRel, Acquire) {
                 Ok(_) => return Some(Some(count + 1)),
+                Err(now_there) => word = now_there,
+            }
+        }
+    }
+}
+
+impl Counter {
+    /// Counts so many units, whatever the limit. `None`: the counter is dead.
+    pub(in crate::kong) fn add(&self, begin: u64, end: u64, units: u64) -> Option<()> {
+        let mut word = self.0.load(Acquire);
+        loop {
+            if word == DEAD {
+                return None;
+            }
+            let (held_end, held) = unpack(word);
+            let count = if held_end <= begin { 0 } else { held };
+            let next = u128::from(end) << 64 | u128::from(count.saturating_add(units));
+            match self.0.compare_exchange_weak(word, next, AcqRel, Acquire) {
+                Ok(_) => return Some(()),
                 Err(now_there) => word = now_there,
             }
         }

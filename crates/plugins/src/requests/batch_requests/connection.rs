@@ -57,7 +57,7 @@ impl Connection {
                 let written = ready!(Pin::new(&mut *self.stream).poll_write(cx, rest));
                 match written {
                     Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-                    // It may have been answered and closed before all of it was taken.
+                    // The gateway may have answered and closed before it has taken the whole request.
                     Err(_) => break,
                 }
             }

@@ -85,7 +85,7 @@ fn fault(whole: &Value, error: &ValidationError<'_>) -> Option<Fault> {
             Fault::SeveralOfOne { first: matching.next().unwrap_or(1), second: matching.next().unwrap_or(2) }
         }
         Kind::Not { .. } => Fault::Forbidden,
-        // Where nothing is allowed at all, the place is the object itself.
+        // If nothing is allowed at all, the fault is at the object itself.
         Kind::FalseSchema if error.schema_path().as_str().ends_with("/additionalProperties") => {
             let object = whole.pointer(error.instance_path().as_str()).and_then(Value::as_object);
             Fault::FieldBeyond { name: object.and_then(|object| object.keys().next()).cloned().unwrap_or_default() }

@@ -172,7 +172,7 @@ mod tests {
         }
         circuit.fail(300, &RULE).unwrap();
         assert!(open(300) && open(2299) && !open(2300));
-        // It takes as many failures again.
+        // As many failures are needed again.
         for now in [2301, 2302] {
             circuit.fail(now, &RULE).unwrap();
             assert!(!open(now));

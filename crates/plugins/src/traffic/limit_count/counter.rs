@@ -249,7 +249,7 @@ mod tests {
             let within = times.iter().filter(|t| (begin..begin + 2000).contains(*t)).count();
             assert!(within <= 20, "{within} from {begin} on");
         }
-        // What the estimate refuses beyond the exact sliding window is little.
+        // The estimate refuses little more than the exact sliding window.
         assert!(times.len() >= 175, "{} of 200", times.len());
     }
 

@@ -99,16 +99,16 @@ pub(super) struct Leases {
 struct Held {
     redis: Redis,
     max_keys: usize,
-    keys: RefCell<HashMap<Rc<[u8]>, Rc<Place>>>,
+    keys: RefCell<HashMap<Rc<[u8]>, Rc<LeasedKey>>>,
     /// All of them, in the order in which they are looked at.
-    order: RefCell<VecDeque<Rc<Place>>>,
+    order: RefCell<VecDeque<Rc<LeasedKey>>>,
     /// True while there is a task that sweeps.
     sweeps: Cell<bool>,
 }
 
 /// The lease of one key and one quota.
 #[derive(Debug)]
-struct Place {
+struct LeasedKey {
     /// The key in Redis, and the name of the lease.
     key: Box<[u8]>,
     name: Rc<[u8]>,
@@ -194,7 +194,7 @@ impl Leases {
     }
 
     /// The place of a lease, made where there is none; `None`: there is no room.
-    fn place(&self, named: &[u8], key: &[u8], quota: &Quota) -> Option<Rc<Place>> {
+    fn place(&self, named: &[u8], key: &[u8], quota: &Quota) -> Option<Rc<LeasedKey>> {
         let mut keys = self.held.keys.borrow_mut();
         if let Some(place) = keys.get(named) {
             return Some(Rc::clone(place));
@@ -202,7 +202,7 @@ impl Leases {
         if keys.len() >= self.held.max_keys {
             return None;
         }
-        let place = Rc::new(Place {
+        let place = Rc::new(LeasedKey {
             key: key.into(),
             name: named.into(),
             quota: *quota,
@@ -222,10 +222,10 @@ impl Leases {
 }
 
 /// One request that waits, as long as it is there.
-struct Waits<'a>(&'a Place);
+struct Waits<'a>(&'a LeasedKey);
 
 impl<'a> Waits<'a> {
-    fn new(place: &'a Place) -> Self {
+    fn new(place: &'a LeasedKey) -> Self {
         place.waiting.set(place.waiting.get() + 1);
         Self(place)
     }
@@ -239,7 +239,7 @@ impl Drop for Waits<'_> {
 
 impl Held {
     /// Asks for shares beside the requests that wait for them: the answer counts even where they go. `is_asking` is set.
-    fn ask(self: &Rc<Self>, place: &Rc<Place>) {
+    fn ask(self: &Rc<Self>, place: &Rc<LeasedKey>) {
         let (this, place) = (Rc::clone(self), Rc::clone(place));
         weir_runtime::spawn(async move {
             let sent = now_ms();
@@ -262,14 +262,14 @@ impl Held {
     }
 
     /// Gives shares back, once: what is lost on the way stays used.
-    async fn give(&self, place: &Place, back: Return) {
+    async fn give(&self, place: &LeasedKey, back: Return) {
         let [window, length, shares] = [back.window, place.quota.window, back.shares].map(|number| number.to_string());
         let arguments = [window.as_bytes(), length.as_bytes(), shares.as_bytes()];
         let _ = self.redis.run_once(&GIVE, &place.key, &arguments).await;
     }
 
     /// Gives up all shares; the keys are forgotten.
-    fn give_up(&self) -> Vec<(Rc<Place>, Return)> {
+    fn give_up(&self) -> Vec<(Rc<LeasedKey>, Return)> {
         self.keys.take();
         let back = self.order.take().into_iter().filter_map(|place| {
             let back = place.lease.borrow_mut().give_up()?;
@@ -278,14 +278,14 @@ impl Held {
         back.collect()
     }
 
-    async fn give_each(&self, backs: Vec<(Rc<Place>, Return)>) {
+    async fn give_each(&self, backs: Vec<(Rc<LeasedKey>, Return)>) {
         for some in backs.chunks(AT_ONCE) {
             together(some.iter().map(|(place, back)| self.give(place, *back))).await;
         }
     }
 
     /// Looks at some leases: forgets those that are over, and gives what goes back.
-    fn look(&self, now: u64) -> Vec<(Rc<Place>, Return)> {
+    fn look(&self, now: u64) -> Vec<(Rc<LeasedKey>, Return)> {
         let mut order = self.order.borrow_mut();
         let mut backs = Vec::new();
         for _ in 0..order.len().min(SWEPT.max(order.len() / SWEPT_PART)) {
@@ -350,7 +350,7 @@ async fn give_all_back() {
             held.give_each(backs).await;
         }
     };
-    // What has not gone by then counts as used until its window ends.
+    // Shares that are not returned by then count as used until their window ends.
     let _ = weir_runtime::timeout(FAREWELL, giving).await;
 }
 

@@ -31,7 +31,7 @@ pub struct PlanCounts {
 /// A count as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanCount {
-    /// What is counted: caller, plan, period, window, and what the limit counts apart.
+    /// Name of the count: caller, plan, period, window, and the key of the limit.
     pub name: Box<[u8]>,
     /// End of its window, in milliseconds since 1970.
     pub ends: u64,

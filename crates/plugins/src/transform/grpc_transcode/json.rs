@@ -7,7 +7,7 @@ use weir_config::prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, 
 
 use crate::transform::BASE64;
 
-/// How values are written: `pb_option`.
+/// Form of values: `pb_option`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) enums: Enums,

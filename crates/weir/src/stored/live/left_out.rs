@@ -10,7 +10,8 @@ use weir_config::node::Mark;
 use weir_config::{Code, Diagnostic, Node};
 use weir_store::{Item, Key, Kind};
 
-use super::state::{Candidate, State};
+use super::candidate::Candidate;
+use super::state::State;
 use crate::source::rules::Rules;
 
 /// Findings of resources that cannot be served.

@@ -13,6 +13,7 @@ use crate::source::changes::{Changes, Digest};
 use crate::source::resources::{Resources, Step, Undo, piece};
 use crate::source::rules::{CompiledRules, Rules};
 
+use super::candidate::Candidate;
 use super::withheld::Withheld;
 
 /// Maximum number of changed resources for an incremental compilation. With more of them, compiling everything is hardly
@@ -58,24 +59,6 @@ pub(crate) struct State {
 struct Base {
     model: Model,
     snapshot: Arc<Snapshot>,
-}
-
-/// A compiled configuration that may be served.
-#[derive(Debug)]
-pub(super) struct Candidate {
-    pub(super) ready: CompiledRules,
-    /// The resource that each finding is about.
-    pub(super) about: Vec<Option<Key>>,
-    /// Resources that are invalid as stored.
-    pub(super) broken: HashSet<Key>,
-    /// Broken resources that serve in their last valid version.
-    pub(super) kept: HashMap<Key, Item>,
-    /// True if every request is answered 503, because a broken resource may guard any of them.
-    pub(super) refuses_all: bool,
-    /// The resources in a form for incremental changes, if they have one.
-    pub(super) model: Option<Model>,
-    /// The places that differ from the base, if the candidate was compiled from the base.
-    pub(super) places: Option<Vec<Key>>,
 }
 
 impl State {
@@ -162,7 +145,12 @@ impl State {
         refused
     }
 
-    /// Number of invalid resources that are left out.
+    /// Names of the resources that are invalid as stored.
+    pub(crate) fn invalid(&self) -> impl Iterator<Item = String> {
+        self.broken.iter().map(Key::to_string)
+    }
+
+    /// Number of resources that are invalid as stored.
     pub(crate) fn left_out(&self) -> usize {
         self.broken.len()
     }
@@ -207,7 +195,7 @@ impl State {
         };
         (self.broken, self.good) = (broken, kept);
         let serves = |key: &&Key| !self.broken.contains(*key) || self.good.contains_key(*key);
-        // What refuses everything is no configuration to compare later ones with.
+        // A configuration that refuses everything is none to compare later ones with.
         self.in_force = (!refuses_all).then(|| self.resources.global_rules().filter(serves).cloned().collect());
         self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
         self.steps = Some(Vec::new());
@@ -574,40 +562,6 @@ impl Held {
 impl Step {
     fn of(change: &Change) -> Self {
         Self { key: change.key.clone(), deleted: change.value.is_none() }
-    }
-}
-
-impl Candidate {
-    fn forget_errors_of(&mut self, key: &Key) {
-        let all = std::mem::take(&mut self.ready.findings).into_iter().zip(std::mem::take(&mut self.about));
-        let others = all.filter(|(found, about)| !found.is_error() || about.as_ref() != Some(key));
-        (self.ready.findings, self.about) = others.unzip();
-    }
-
-    pub(super) fn drop_findings(&mut self, is_dropped: impl Fn(&Diagnostic) -> bool) {
-        let all = std::mem::take(&mut self.ready.findings).into_iter().zip(std::mem::take(&mut self.about));
-        (self.ready.findings, self.about) = all.filter(|(found, _)| !is_dropped(found)).unzip();
-    }
-
-    /// The warnings about the resources of a commit, and those of other resources that the commit causes.
-    pub(super) fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
-        let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
-        let is_caused = |found: &Diagnostic| commit.changes.iter().any(|change| is_cause(change, &found.code));
-        let all = self.ready.findings.iter().zip(&self.about);
-        let of_commit = all.filter(|(found, key)| key.as_ref().is_some_and(about) || is_caused(found));
-        of_commit.map(|(found, _)| found.clone()).collect()
-    }
-}
-
-/// True for a finding about another resource that waits for the changed one.
-fn is_cause(change: &Change, code: &Code) -> bool {
-    let id = change.key.id();
-    match (change.key.kind(), code) {
-        (Kind::Secrets, Code::ReferenceAwaited { reason, .. } | Code::StaleSecret { reason }) => {
-            reason.contains(&format!("$secret://{id}/"))
-        }
-        (Kind::Consumers, Code::ConsumerAwaited { consumer }) => change.value.is_none() && consumer == id,
-        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@ use super::tables::{STATIC, Table, static_name};
 use super::{DEFAULT_TABLE_SIZE, FIELD_OVERHEAD};
 
 /// Places for fields that came lately; a power of two. Two neighbours make a set.
-const PLACES: usize = 64;
+const RECENT: usize = 64;
 /// Largest share of the table that one entry may have, as a divisor.
 const ENTRIES_AT_LEAST: usize = 4;
 
@@ -18,14 +18,14 @@ pub struct Encoder {
     table: Table,
     /// Number of entries that were ever added.
     added: u32,
-    recent: Box<[Place; PLACES]>,
+    recent: Box<[RecentField; RECENT]>,
     /// Smallest and last size to announce at the start of the next block (RFC 7541 section 4.2).
     announce: Option<(usize, usize)>,
 }
 
 /// Field that came lately: a candidate for the table, or an entry of it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct RecentField {
     hash: u32,
     /// Value of `Encoder::added` after the entry was added; 0 for a candidate.
     entry: u32,
@@ -45,7 +45,7 @@ impl Encoder {
         Self {
             table: Table::new(DEFAULT_TABLE_SIZE as usize),
             added: 0,
-            recent: Box::new([Place::default(); PLACES]),
+            recent: Box::new([RecentField::default(); RECENT]),
             announce: None,
         }
     }
@@ -158,7 +158,7 @@ impl Encoder {
             return literal(out, 0x00, 4, index, name, value);
         }
         let hash = hash(name, value);
-        let set = (hash as usize & (PLACES - 1)) & !1;
+        let set = (hash as usize & (RECENT - 1)) & !1;
         let Some(places) = self.recent.get_mut(set..set + 2) else { return };
         if let Some(place) = places.iter_mut().find(|place| place.hash == hash) {
             let number = self.added.wrapping_sub(place.entry) as usize;
@@ -180,9 +180,9 @@ impl Encoder {
         literal(out, 0x00, 4, index, name, value);
         // Fields of the table keep their places, so that others cannot displace them before they are evicted.
         let (added, len) = (self.added, self.table.len());
-        let is_free = |place: &&mut Place| added.wrapping_sub(place.entry) as usize >= len;
+        let is_free = |place: &&mut RecentField| added.wrapping_sub(place.entry) as usize >= len;
         if let Some(place) = places.iter_mut().rev().find(is_free) {
-            *place = Place { hash, entry: 0 };
+            *place = RecentField { hash, entry: 0 };
         }
     }
 }

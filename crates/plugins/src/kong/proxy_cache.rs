@@ -1,0 +1,429 @@
+//! Kong's `proxy-cache`: responses kept in memory, shared by all workers.
+
+mod control;
+mod store;
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Origin, PerRequest, Phases, Plugin, RequestCx,
+    Response, ResponseCx,
+};
+use weir_wire::name::FieldName;
+
+use super::arguments::Arguments;
+use super::body;
+use super::consumer::id_of_consumer;
+use control::Control;
+use store::{Entry, Store};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct ProxyCache;
+
+/// Kong's configuration.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// Statuses of responses that are kept.
+    #[schemars(length(min = 1))]
+    response_code: Vec<u16>,
+    /// Methods of requests that are answered from the cache.
+    request_method: Vec<String>,
+    /// Media types of responses that are kept, with their parameters.
+    content_type: Vec<String>,
+    /// Seconds for which a response is kept.
+    #[schemars(range(min = 1))]
+    cache_ttl: f64,
+    /// Obeys `Cache-Control` of requests and responses.
+    cache_control: bool,
+    /// Seconds for which responses are stored, in Kong; they are stored as long as they may be used here.
+    #[serde(rename = "storage_ttl")]
+    _storage_ttl: Option<f64>,
+    /// Compares paths without regard to case.
+    ignore_uri_case: bool,
+    /// Query arguments by which responses differ; without it all of them.
+    vary_query_params: Option<Vec<String>>,
+    /// Headers by which responses differ.
+    vary_headers: Option<Vec<String>>,
+    /// Where responses are kept; only `memory`.
+    strategy: Strategy,
+    /// Headers that tell clients of the cache.
+    response_headers: Shown,
+    /// The memory.
+    memory: Memory,
+}
+
+/// Place of responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Strategy {
+    Memory,
+    Redis,
+}
+
+/// Headers that tell clients of the cache.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Shown {
+    /// Seconds since a response was kept.
+    age: bool,
+    /// The outcome of the look-up.
+    #[serde(rename = "X-Cache-Status")]
+    status: bool,
+    /// The key.
+    #[serde(rename = "X-Cache-Key")]
+    key: bool,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self { age: true, status: true, key: true }
+    }
+}
+
+/// The memory.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Memory {
+    /// Name of the memory: plugins with the same name share one.
+    dictionary_name: String,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { dictionary_name: "kong_db_cache".into() }
+    }
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        let texts = |texts: [&str; 2]| texts.map(str::to_owned).to_vec();
+        Self {
+            response_code: vec![200, 301, 404],
+            request_method: texts(["GET", "HEAD"]),
+            content_type: texts(["text/plain", "application/json"]),
+            cache_ttl: 300.0,
+            cache_control: false,
+            _storage_ttl: None,
+            ignore_uri_case: false,
+            vary_query_params: None,
+            vary_headers: None,
+            strategy: Strategy::Memory,
+            response_headers: Shown::default(),
+            memory: Memory::default(),
+        }
+    }
+}
+
+impl Define for ProxyCache {
+    const NAME: &'static str = "proxy-cache";
+    const PRIORITY: i32 = 100;
+    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY);
+    const DOC: &'static str = "Keeps responses in memory, and answers further requests with them.";
+    const EXAMPLE: &'static str = "{strategy: memory, content_type: [application/json]}\n";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if conf.strategy == Strategy::Redis {
+            cx.say([Invalid::new("strategy", "expected memory: responses in Redis are not supported yet")]);
+        }
+        for (at, method) in conf.request_method.iter().enumerate() {
+            if !["GET", "HEAD", "POST", "PATCH", "PUT"].contains(&method.as_str()) {
+                cx.say([Invalid::new(format!("request_method[{at}]"), "expected GET, HEAD, POST, PATCH or PUT")]);
+            }
+            if !matches!(method.as_str(), "GET" | "HEAD") {
+                let text =
+                    "the body of a request is no part of the key: two requests with other bodies get one response";
+                cx.warn(format!("request_method[{at}]"), text);
+            }
+        }
+        let sorted = |names: Option<Vec<String>>| {
+            let mut names = names.unwrap_or_default();
+            names.sort_unstable();
+            names
+        };
+        let names = sorted(conf.vary_headers)
+            .into_iter()
+            .map(|name| FieldName::new(&name).ok_or_else(|| Invalid::new("vary_headers", "expected names of headers")));
+        let vary_headers = cx.ok(names.collect::<Result<Vec<_>, _>>())?;
+        let vary_arguments = conf.vary_query_params.map(|names| sorted(Some(names)));
+        let content_types = conf.content_type.iter().map(|kind| parts_of(kind.as_bytes())).collect();
+        let name = FieldName::constant;
+        Some(Compiled::build(move |build| {
+            let state = format!("kong proxy-cache {}", conf.memory.dictionary_name);
+            Ok(Cached {
+                store: build.states.get_or_create(&state, Store::default),
+                statuses: conf.response_code,
+                methods: conf.request_method,
+                content_types,
+                ttl: conf.cache_ttl as u64,
+                obeys: conf.cache_control,
+                ignores_case: conf.ignore_uri_case,
+                vary_headers,
+                vary_arguments,
+                shown: conf.response_headers,
+                fields: Fields { status: name("X-Cache-Status"), key: name("X-Cache-Key"), age: name("age") },
+                asked: PerRequest::new(),
+            })
+        }))
+    }
+}
+
+/// The media type of a response without the charset that Kong adds behind all plugins.
+fn told_type(response: &Response) -> Option<&[u8]> {
+    let kind = response.field_str("content-type")?;
+    let received = response.head.fields.received(response.buffer.bytes(), b"content-type");
+    Some(received.filter(|received| kind.strip_suffix(b"; charset=UTF-8") == Some(*received)).unwrap_or(kind))
+}
+
+/// The parts of a media type: itself and its parameters in the order of names, all in lower case.
+fn parts_of(kind: &[u8]) -> Vec<Vec<u8>> {
+    let mut parts = kind.split(|b| *b == b';').map(|part| weir_wire::trim_ows(part).to_ascii_lowercase());
+    let mut all: Vec<Vec<u8>> = parts.next().into_iter().collect();
+    let mut parameters: Vec<Vec<u8>> = parts.filter(|part| !part.is_empty()).collect();
+    parameters.sort_unstable();
+    all.extend(parameters);
+    all
+}
+
+/// Names of fields.
+#[derive(Debug)]
+struct Fields {
+    status: FieldName,
+    key: FieldName,
+    age: FieldName,
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Cached {
+    store: Arc<Store>,
+    statuses: Vec<u16>,
+    methods: Vec<String>,
+    content_types: Vec<Vec<Vec<u8>>>,
+    /// Seconds.
+    ttl: u64,
+    obeys: bool,
+    ignores_case: bool,
+    vary_headers: Vec<FieldName>,
+    vary_arguments: Option<Vec<String>>,
+    shown: Shown,
+    fields: Fields,
+    asked: PerRequest<Asked>,
+}
+
+/// A request whose response may be kept.
+#[derive(Debug)]
+struct Asked {
+    key: [u8; 32],
+    /// The response as far as it has come; `None`: it is not kept.
+    entry: Option<Entry>,
+}
+
+/// Longest body that is kept.
+const MOST_BODY: usize = 1 << 20;
+
+impl Plugin for Cached {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let control = self.control(cx.request().field_str("cache-control"));
+        let method = cx.request().method_bytes();
+        let is_cacheable = self.methods.iter().any(|known| known.as_bytes() == method);
+        let refuses =
+            control.no_store || control.no_cache || self.obeys && cx.request().field_str("authorization").is_some();
+        if !is_cacheable || refuses {
+            self.tell(cx, "Bypass");
+            return Flow::Continue;
+        }
+        let key = self.key(cx);
+        if self.shown.key {
+            cx.set_response_field(&self.fields.key, |out| out.extend_from_slice(hex(&key).as_bytes()));
+        }
+        let now = cx.unix_ms() / 1000;
+        let status = match self.store.get(&key) {
+            None if control.only_if_cached => {
+                return body::error(cx, 504, "The upstream server is timing out", &[]);
+            }
+            None => "Miss",
+            Some(entry) if self.is_fresh(&entry, &control, now) => return self.answer(cx, &entry, now),
+            Some(_) => "Refresh",
+        };
+        self.tell(cx, status);
+        self.asked.put(cx, Asked { key, entry: None });
+        Flow::Continue
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        if self.asked.get(cx).is_none() {
+            return Flow::Continue;
+        }
+        let ttl = self.ttl_of(cx).filter(|_| cx.response().origin == Origin::Upstream);
+        let Some(ttl) = ttl else {
+            if self.shown.status {
+                cx.set_field(&self.fields.status, b"Bypass");
+            }
+            return Flow::Continue;
+        };
+        let response = cx.response();
+        let mut entry = Entry { status: response.status(), ttl, since: cx.unix_ms() / 1000, ..Entry::default() };
+        for (name, value) in response.head.fields.iter(response.buffer.bytes()) {
+            if is_kept(name) {
+                entry.fields.push((name.into(), value.into()));
+            }
+        }
+        if let Some(asked) = self.asked.get_mut(cx) {
+            asked.entry = Some(entry);
+        }
+        cx.filter_body(false);
+        Flow::Continue
+    }
+
+    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
+        let Some(asked) = self.asked.get_mut(cx) else { return Flow::Continue };
+        let Some(entry) = &mut asked.entry else { return Flow::Continue };
+        if entry.body.len() + piece.len() > MOST_BODY {
+            asked.entry = None;
+            return Flow::Continue;
+        }
+        entry.body.extend_from_slice(piece);
+        if last && let Some(entry) = asked.entry.take() {
+            self.store.put(asked.key, entry);
+        }
+        Flow::Continue
+    }
+}
+
+impl Cached {
+    fn tell(&self, cx: &mut RequestCx<'_>, status: &str) {
+        if self.shown.status {
+            cx.set_response_field(&self.fields.status, |out| out.extend_from_slice(status.as_bytes()));
+        }
+    }
+
+    fn control(&self, field: Option<&[u8]>) -> Control {
+        field.filter(|_| self.obeys).map(Control::parse).unwrap_or_default()
+    }
+
+    /// True for a response that the request takes.
+    fn is_fresh(&self, entry: &Entry, control: &Control, now: u64) -> bool {
+        let age = now.saturating_sub(entry.since);
+        if !self.obeys {
+            return age <= self.ttl;
+        }
+        control.max_age.is_none_or(|most| age <= most)
+            && control.min_fresh.is_none_or(|least| entry.ttl.saturating_sub(age) >= least)
+            && age <= entry.ttl.saturating_add(control.max_stale.unwrap_or(0))
+    }
+
+    fn answer(&self, cx: &mut RequestCx<'_>, entry: &Entry, now: u64) -> Flow {
+        self.tell(cx, "Hit");
+        let mut answer = cx.reply(entry.status);
+        for (name, value) in &entry.fields {
+            answer = answer.named_bytes(name, value);
+        }
+        if self.shown.age {
+            let age = now.saturating_sub(entry.since).to_string();
+            answer = answer.named(&self.fields.age, age.as_bytes());
+        }
+        answer.body(&entry.body).done()
+    }
+
+    /// Seconds for which a response may be used; `None` for one that is not kept.
+    fn ttl_of(&self, cx: &ResponseCx<'_>) -> Option<u64> {
+        let response = cx.response();
+        let kind = parts_of(told_type(response)?);
+        if !self.statuses.contains(&response.status()) || !self.content_types.contains(&kind) {
+            return None;
+        }
+        if !self.obeys {
+            return Some(self.ttl);
+        }
+        let control = Control::parse(response.field_str("cache-control")?);
+        if control.private || control.no_store || control.no_cache {
+            return None;
+        }
+        let expires = || {
+            let until = weir_wire::date::parse(response.field_str("expires")?)?;
+            Some(until.saturating_sub(cx.unix_ms() / 1000))
+        };
+        control.s_maxage.or(control.max_age).or_else(expires).filter(|ttl| *ttl > 0)
+    }
+
+    /// The key of a request: who asks and where, method, path, query and headers.
+    fn key(&self, cx: &RequestCx<'_>) -> [u8; 32] {
+        let mut text = Vec::with_capacity(256);
+        let route = cx.view().route().map(|route| route.id.text.as_bytes());
+        match (id_of_consumer(cx), route) {
+            (Some(consumer), Some(route)) => {
+                text.extend_from_slice(consumer);
+                text.push(b':');
+                text.extend_from_slice(route);
+            }
+            (_, Some(route)) => text.extend_from_slice(route),
+            _ => text.extend_from_slice(b"default"),
+        }
+        text.push(b'|');
+        text.extend_from_slice(cx.request().method_bytes());
+        text.push(b'|');
+        let begin = text.len();
+        text.extend_from_slice(cx.request().encoded_path());
+        if self.ignores_case {
+            text.get_mut(begin..).unwrap_or_default().make_ascii_lowercase();
+        }
+        text.push(b'|');
+        let mut arguments = Arguments::parse(cx.request().query().unwrap_or_default());
+        if let Some(names) = &self.vary_arguments {
+            arguments.keep_only(|name| names.iter().any(|known| known.as_bytes() == name));
+        }
+        arguments.write(&mut text);
+        text.push(b'|');
+        let request = cx.request();
+        for name in &self.vary_headers {
+            text.extend_from_slice(name.text());
+            for value in request.head.fields.all(request.buffer.bytes(), name) {
+                // No value has a line end, so two lists of values never make one text.
+                text.push(b'\n');
+                text.extend_from_slice(value);
+            }
+            text.push(b'\n');
+        }
+        let mut key = [0; 32];
+        key.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
+        key
+    }
+}
+
+/// False for fields of one message, and for those that the gateway tells anew.
+fn is_kept(name: &[u8]) -> bool {
+    const OWN: [&str; 19] = [
+        "age",
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+        "x-cache-key",
+        "x-cache-status",
+        "x-kong-proxy-latency",
+        "x-kong-request-id",
+        "x-kong-response-latency",
+        "x-kong-upstream-latency",
+    ];
+    !OWN.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,101 @@
+//! The cases of Kong's plugins (`crates/plugins/cases/kong/`), run through the real data plane.
+//!
+//! They are written as those of `crates/plugins/cases/`, with a declarative configuration of Kong. The origin gives back the
+//! body that it receives, with the field line that a field `X-Reply` of the request holds. The list `bad` holds
+//! configurations of the plugin with what `weir check` says or warns.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use weir_config::{Node, Scope};
+
+use crate::harness::{Answer, LIMIT, Origin, Start, each, repository, weir};
+use crate::plugins::{Protocol, holds_over, read, service};
+
+fn files() -> Vec<PathBuf> {
+    let folder = repository().join("crates/plugins/cases/kong");
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no cases in {}", folder.display());
+    files
+}
+
+/// Gives back bodies, with the field lines that requests ask for.
+fn origin() -> Origin {
+    Origin::answering(|request| {
+        let mut head = format!("HTTP/1.1 200 OK\r\nX-Target: {}\r\nX-Method: {}\r\n", request.target, request.method);
+        for line in request.fields.all("x-reply") {
+            head += &format!("{line}\r\n");
+        }
+        head += &format!("Content-Length: {}\r\n\r\n", request.body.len());
+        Answer::keep([head.as_bytes(), &request.body].concat())
+    })
+}
+
+#[test]
+fn every_case_of_kongs_plugins_holds() {
+    each(
+        &files(),
+        |file| file.display().to_string(),
+        |file| {
+            let document = read(file);
+            let config = document["config"].as_str().expect("a configuration");
+            let cases = document["cases"].as_array().expect("a list of cases");
+            assert!(cases.len() >= 5, "only {} cases", cases.len());
+            for protocol in [Protocol::Http1, Protocol::Http2] {
+                let (origin, service) = (origin(), service());
+                let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
+                let gateway = Start::text(&config).http2().start();
+                let hold = |case| holds_over(protocol, case, gateway.addr, &origin, LIMIT).err();
+                let failed: Vec<String> = cases.iter().filter_map(hold).collect();
+                let (wrong, all) = (failed.len(), cases.len());
+                assert!(failed.is_empty(), "{wrong} of {all} cases over {protocol:?}:\n{}", failed.join("\n"));
+            }
+        },
+    );
+}
+
+#[test]
+fn bad_configurations_of_kongs_plugins_are_told_with_their_place() {
+    let mut cases = Vec::new();
+    for file in files() {
+        let document = read(&file);
+        let plugin = document["plugin"].as_str().expect("a plugin").to_owned();
+        let bad = document["bad"].as_array().expect("a list of bad configurations").clone();
+        cases.extend(bad.into_iter().map(|entry| (plugin.clone(), entry)));
+    }
+    each(
+        &cases,
+        |(plugin, entry)| format!("{plugin}: {entry}"),
+        |(plugin, entry)| {
+            let folder = tempfile::tempdir().expect("create a folder");
+            let file = folder.path().join("kong.json");
+            let plugins = json!([{ "name": plugin, "config": entry["conf"] }]);
+            let services =
+                json!([{ "name": "s", "url": "http://127.0.0.1:1", "routes": [{ "name": "r", "paths": ["/"] }] }]);
+            let document = json!({ "_format_version": "3.0", "services": services, "plugins": plugins });
+            fs::write(&file, document.to_string()).expect("write a file");
+            let (status, _, stderr) = weir(&["check", &file.display().to_string()]);
+            let (text, expected) = match (entry["says"].as_str(), entry["warns"].as_str()) {
+                (Some(says), None) => (says, 1),
+                (None, Some(warns)) => (warns, 0),
+                _ => panic!("either `says` or `warns`"),
+            };
+            assert_eq!(status, expected, "{stderr}");
+            assert!(stderr.contains(text), "{text:?} is not in\n{stderr}");
+            assert!(stderr.contains("kong.json:1:"), "no position in\n{stderr}");
+        },
+    );
+}
+
+#[test]
+fn examples_of_kongs_plugins_are_right() {
+    for definition in weir_plugins::kong::definitions() {
+        let conf: Value = Node::parse(definition.example()).expect("YAML").root.to_json();
+        let conf = Node::parse(&conf.to_string()).expect("JSON").root;
+        let (found, _) = definition.check(Scope::Route, &conf);
+        assert!(!found.iter().any(weir_config::Diagnostic::is_error), "{}: {found:?}", definition.name());
+    }
+}
