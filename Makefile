@@ -2,9 +2,9 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: run test dist bench bench-quick bench-gate fmt lint fuzz help
+.PHONY: run test dist dashboard bench bench-quick bench-gate fmt lint fuzz help
 
-run: ## build the gateway (minutes the first time) and start it with a demo origin; prints requests to try
+run: ## build the gateway (minutes the first time), start it with a demo origin; prints requests and the dashboard's address
 	@tools/quickstart
 
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
@@ -13,6 +13,9 @@ test: ## everything that has to pass: format, lints, unit, black-box and conform
 dist: ## build what is measured and shipped, target/dist/weir: link-time and profile-guided optimisation
 	tools/install-test-deps
 	tools/build-dist
+
+dashboard: ## build the files of the dashboard from dashboard/src, with Node.js and npm; they are committed
+	cd dashboard && npm ci --no-audit --no-fund && npm run build
 
 bench-quick: dist ## CPU per request against nginx and a byte relay, in about two minutes
 	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 import time
 
+import transfer
+
 GATEWAY_CORE, LOAD_CORE = 0, 1
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -39,6 +41,17 @@ http {{
     {http}
 }}
 """
+# Debian's nginx loads its module for streams; others have it built in.
+NGINX_STREAM = """
+{module}
+worker_processes 1;
+daemon off;
+pid {dir}/pid;
+error_log {dir}/error.log warn;
+events {{ worker_connections 16384; }}
+stream {{ server {{ listen 127.0.0.1:{port} backlog=4096; proxy_pass 127.0.0.1:{to}; }} }}
+"""
+NGINX_STREAM_MODULE = pathlib.Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 NGINX_FIXED = 'server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 "{body}"; }} }}'
 NGINX_TLS = "ssl_certificate {cert}; ssl_certificate_key {key}; ssl_session_cache shared:s:4m; ssl_protocols TLSv1.2 TLSv1.3;"
 NGINX_FIXED_TLS = 'server {{ listen 127.0.0.1:{port} ssl backlog=4096; {tls} location / {{ return 200 "{body}"; }} }}'
@@ -155,8 +168,18 @@ class Programs:
 
     def nginx(self, name, http, port, core, tls=False):
         folder = self.folder / name
+        return self.run_nginx(folder, NGINX.format(dir=folder, http=http), port, core, tls)
+
+    def nginx_stream(self, name, to):
+        """Passes bytes of TCP on to a port."""
+        folder, port = self.folder / name, free_port()
+        module = f"load_module {NGINX_STREAM_MODULE};" if NGINX_STREAM_MODULE.exists() else ""
+        return self.run_nginx(folder, NGINX_STREAM.format(dir=folder, module=module, port=port, to=to), port, GATEWAY_CORE)
+
+    def run_nginx(self, folder, text, port, core, tls=False):
+        name = folder.name
         folder.mkdir()
-        (folder / "nginx.conf").write_bytes(NGINX.format(dir=folder, http=http).encode("latin-1"))
+        (folder / "nginx.conf").write_bytes(text.encode("latin-1"))
         nginx = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
         if not nginx:
             raise Failure("nginx is missing: run tools/install-test-deps")
@@ -170,6 +193,11 @@ class Programs:
         """A gRPC service over HTTP/2 without TLS."""
         port, message = free_port(), RESPONSE_MESSAGE.decode("latin-1")
         return self.nginx("service", NGINX_SERVICE.format(port=port, message=message), port, LOAD_CORE)
+
+    def source(self):
+        """A service that sends bytes without end."""
+        port = free_port()
+        return self.start("source", transfer.command("serve", port), port, LOAD_CORE)
 
     def redis(self):
         """A server that keeps nothing on a disk."""
@@ -196,17 +224,19 @@ class Programs:
         cert, key = self.certificate()
         return NGINX_TLS.format(cert=cert, key=key)
 
-    def weir(self, binary, name, config, tls=False, prior_knowledge=False, core=GATEWAY_CORE):
-        """`config` is written as JSON, which is YAML too. `prior_knowledge`: clients may speak HTTP/2 without TLS."""
+    def weir(self, binary, name, config, tls=False, prior_knowledge=False, tcp=False, core=GATEWAY_CORE):
+        """`config` is written as JSON, which is YAML too. `prior_knowledge`: clients may speak HTTP/2 without TLS. `tcp`: the
+        port is one of stream routes."""
         file, port = self.folder / f"{name}.yaml", free_port()
         if tls:
             cert, key = self.certificate()
             config = {**config, "ssls": [{"sni": "bench.test", "cert": cert.read_text(), "key": key.read_text()}]}
         file.write_text(json.dumps(config) + "\n#END\n")
         address = f"127.0.0.1:{port}"
-        plain = {"address": f"127.0.0.1:{free_port()}" if tls else address, "http2": prior_knowledge}
+        plain = {"address": f"127.0.0.1:{free_port()}" if tls or tcp else address, "http2": prior_knowledge}
+        listen = {"http": [plain], "https": [address] if tls else [], "tcp": [address] if tcp else []}
         settings = self.folder / f"{name}.settings.yaml"
-        settings.write_text(json.dumps({"listen": {"http": [plain], "https": [address] if tls else []}, "limits": {"requests_per_connection": 0}}))
+        settings.write_text(json.dumps({"listen": listen, "limits": {"requests_per_connection": 0}}))
         return self.start(name, [
             binary, "run", file, "--settings", settings, "--metrics", "off", "--status", "off", "--workers", "1", "--set", "tls.fallback_sni=bench.test",
         ], port, core, tls=tls)

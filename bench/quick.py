@@ -29,6 +29,7 @@ import time
 
 import programs
 import streams
+import transfer
 from programs import BODY, Failure
 
 # name, subject and reference program, the requests that both get, the aim (ratio of CPU per request; None: no aim set)
@@ -54,6 +55,8 @@ PAIRS = [
     ("HTTP/2, key-auth + limit-count, 100/100", "weir https http2 key-auth + limit-count", "nginx http2", "100 keys in streams", 0.55),
     ("HTTP/1.1 to a shared HTTP/2 upstream", "weir to http2", "nginx bare", "plain", 0.75),
     ("unary gRPC", "weir grpc", "nginx grpc", "calls", 0.60),
+    ("TCP, requests and answers of 200 bytes", "weir tcp", "nginx tcp", "plain", 0.90),
+    ("TCP, one long stream, per MiB", "weir tcp to a source", "nginx tcp to a source", "one stream", 1.0),
     ("Kong's form, bare / APISIX's", "weir kong bare", "weir bare", "plain", 1.03),
     ("Kong's form, rate-limiting / limit-count", "weir kong rate-limiting", "weir limit-count", "plain", 1.03),
     ("Kong's form, key-auth + rate-limiting, 100/100", "weir kong key-auth + rate-limiting", "weir key-auth + limit-count", "100 keys", 1.03),
@@ -99,6 +102,7 @@ def requests():
         "plain": None,
         "one key": [("/", {"apikey": "key-of-0"})],
         "one key of an origin": [("/", {"apikey": "key-of-0", "Origin": "https://app.test"})],
+        "one stream": None,
         "handshakes": None,
         "resumed handshakes": None,
         "100 keys": [(f"/service-{r}/item", {"apikey": f"key-of-{c}"}) for r, c in pairs],
@@ -109,9 +113,9 @@ def requests():
     }
 
 
-def configs(origin, secure=0, redis=0, batching=0, service=0):
-    """name -> APISIX configuration; `origin`, `secure`, `batching` (over HTTP/2) and `service` (gRPC) are the ports of the
-    origins, `redis` is that of Redis."""
+def configs(origin, secure=0, redis=0, batching=0, service=0, source=0):
+    """name -> APISIX configuration; `origin`, `secure`, `batching` (over HTTP/2), `service` (gRPC) and `source` (bytes without
+    end) are the ports of the origins, `redis` is that of Redis."""
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
     by_address = {"limit-count": {**limit, "key": "remote_addr"}}
     in_redis = {"limit-count": {**limit, "key": "remote_addr", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": redis or 6379}}
@@ -131,6 +135,9 @@ def configs(origin, secure=0, redis=0, batching=0, service=0):
     def hundred(plugins, consumers, upstreams=upstreams):
         routes = [{"id": f"r{r}", "uri": f"/service-{r}/*", "plugins": plugins, **upstream} for r in range(100)]
         return {"routes": routes, "consumers": consumers, "upstreams": upstreams}
+
+    def tcp(port):
+        return {"stream_routes": [{"id": "one", "upstream": {"scheme": "tcp", "nodes": {f"127.0.0.1:{port}": 1}}}]}
 
     # A connection for each stream that is under way.
     many = [{**upstreams[0], "keepalive_pool": {**pool, "size": 1024}}]
@@ -158,6 +165,8 @@ def configs(origin, secure=0, redis=0, batching=0, service=0):
         "weir https http2 key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers, many),
         "weir to http2": one({}, upstream={"nodes": {f"127.0.0.1:{batching}": 1}, "scheme": "http", "http2": True, "keepalive_pool": pool}),
         "weir grpc": one({}, upstream={"nodes": {f"127.0.0.1:{service}": 1}, "scheme": "grpc", "keepalive_pool": pool}),
+        "weir tcp": tcp(origin),
+        "weir tcp to a source": tcp(source),
         "weir 100,000 routes": {
             "routes": [{"id": f"r{r}", "uri": f"/service/{r}", **upstream} for r in range(100_000)], "upstreams": upstreams,
         },
@@ -245,7 +254,7 @@ def batching_origin(run, binary):
 
 def gateway(run, binary, name, config):
     """Starts the gateway of this name, which says what its clients speak."""
-    return run.weir(binary, name.replace(" ", "-"), config, tls="https" in name, prior_knowledge="grpc" in name)
+    return run.weir(binary, name.replace(" ", "-"), config, tls="https" in name, prior_knowledge="grpc" in name, tcp="weir tcp" in name)
 
 
 def traffic(run, program, load, walk, seconds):
@@ -253,6 +262,8 @@ def traffic(run, program, load, walk, seconds):
     if load in STREAMS:
         check_streams(run, program, walk)
         return streams.load(run, program, walk, seconds)
+    if load == "one stream":
+        return transfer.load(program, seconds, programs.LOAD_CORE)
     check(program, walk)
     if "handshakes" in load:
         return programs.handshakes(program, "resumed" in load, seconds)
@@ -265,8 +276,9 @@ def start(run, needed, options, broken):
     secure = run.secure_origin().port if any("to https" in name for name in needed) else 0
     redis = run.redis().port if any("Redis" in name for name in needed) else 0
     service = run.service().port if any("grpc" in name for name in needed) else 0
+    source = run.source().port if any("to a source" in name for name in needed) else 0
     batching = batching_origin(run, options.weir).port if "weir to http2" in needed else 0
-    known, started = configs(origin, secure, redis, batching, service) | kong_configs(origin), {}
+    known, started = configs(origin, secure, redis, batching, service, source) | kong_configs(origin), {}
     def one(name):
         port = programs.free_port()
         if name == "nginx bare":
@@ -282,6 +294,8 @@ def start(run, needed, options, broken):
             return run.nginx("nginx-grpc", programs.NGINX_GRPC.format(port=port, origin=service), port, programs.GATEWAY_CORE)
         if name == "nginx return":
             return run.nginx("nginx-return", programs.NGINX_FIXED.format(port=port, body=BODY), port, programs.GATEWAY_CORE)
+        if name.startswith("nginx tcp"):
+            return run.nginx_stream(name.replace(" ", "-"), source if "source" in name else origin)
         if name == "relay":
             return run.relay(options.relay, origin)
         return gateway(run, options.weir, name, known[name])
@@ -320,7 +334,7 @@ def measure(run, pairs, options, runs, broken):
             try:
                 if name not in warm:
                     warm.add(name)
-                    traffic(run, started[name], load if load in STREAMS else "plain", walks[load], 1)
+                    traffic(run, started[name], load if load in (*STREAMS, "one stream") else "plain", walks[load], 1)
                 figures = traffic(run, started[name], load, walks[load], options.seconds)
             except (Failure, OSError, http.client.HTTPException) as failure:
                 broken[name] = str(failure)

@@ -2,9 +2,11 @@
 """Arithmetic of quick.py: verdicts and ratios, from invented runs."""
 import unittest
 
+import latency
 import programs
 import quick
 import streams
+import transfer
 
 PAIR = [("bare", "weir bare", "nginx bare", "plain", 0.88)]
 
@@ -61,6 +63,43 @@ class Streams(unittest.TestCase):
             self.assertEqual((message[0], int.from_bytes(message[1:5], "big")), (0, len(message) - 5))
 
 
+class Transfers(unittest.TestCase):
+    def figures(self, count, took):
+        return transfer.figures("weir", (count, took), 2, (1.0, 1.0, 2.0), (1.01, 1.03, 2.05))
+
+    def test_cpu_is_that_of_the_program_per_mib(self):
+        made = self.figures(1000 << 20, 2.0)
+        self.assertAlmostEqual(made["cpu_us"], 50)
+        self.assertAlmostEqual(made["user_us"], 12.5)
+        self.assertEqual((made["rps"], made["void"]), (500, ""))
+
+    def test_a_stream_that_ends_early_voids(self):
+        self.assertEqual(self.figures(5, 0.1)["void"], "the stream ended after 5 bytes")
+
+
+class Latencies(unittest.TestCase):
+    def row(self, *pairs):
+        told = lambda p50, p99, **errors: {"latency": {"p50": p50, "p99": p99}, "errors": errors}
+        return latency.summarise("c", 10, [(told(*subject), told(*reference)) for subject, reference in pairs])
+
+    def test_both_percentiles_have_to_reach_the_aim(self):
+        self.assertEqual(self.row(((5, 50), (10, 50)))["verdict"], "PASS")
+        self.assertEqual(self.row(((5, 51), (10, 50)))["verdict"], "MISS")
+        # Within each round: the machine is slower in the second one.
+        row = self.row(((5, 50), (10, 50)), ((10, 100), (20, 100)), ((5, 50), (10, 50)))
+        self.assertEqual((row["p50"]["ratio"], row["p99"]["ratio"], row["verdict"]), (0.5, 1.0, "PASS"))
+
+    def test_errors_void(self):
+        pair = ({"latency": {}, "errors": {"timeout": 1}}, {"latency": {}, "errors": {}})
+        self.assertEqual(latency.summarise("c", 10, [pair])["reasons"], ["timeout"])
+        self.assertEqual(latency.summarise("c", 10, [])["verdict"], "VOID")
+
+    def test_its_programs_are_those_of_the_table(self):
+        known = {name for _, subject, reference, load, _ in quick.PAIRS for name in (subject, reference, load)}
+        for _, subject, reference, load, *_ in latency.CASES:
+            self.assertLessEqual({subject, reference, load}, known)
+
+
 def stat(*cores):
     """A reading of /proc/stat: (idle, stolen) of each core."""
     return programs.core_times("cpu  1 2 3\n" + "".join(f"cpu{core} 0 0 0 {idle} 0 0 0 {steal} 0 0\n" for core, (idle, steal) in enumerate(cores)) + "intr 5\n")
@@ -111,7 +150,7 @@ class Configurations(unittest.TestCase):
         for case, subject, reference, load, _ in quick.PAIRS:
             self.assertIn(load, quick.requests(), case)
             for program in (subject, reference):
-                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "nginx http2", "nginx grpc", "relay") or program.startswith("nginx https"), program)
+                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "nginx http2", "nginx grpc", "relay") or program.startswith(("nginx https", "nginx tcp")), program)
 
     def test_requests_of_h2load_differ_in_nothing_but_their_paths(self):
         for name, walk in quick.STREAMS.items():

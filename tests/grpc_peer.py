@@ -15,7 +15,7 @@ from concurrent import futures
 
 import grpc
 
-MESSAGE = 40 << 20
+MESSAGE = 64 << 20
 OPTIONS = [("grpc.max_receive_message_length", MESSAGE + 1024), ("grpc.max_send_message_length", MESSAGE + 1024)]
 cancelled = threading.Semaphore(0)
 serving = threading.Event()

@@ -23,6 +23,7 @@ use weir_config::resource::AddrRange;
 use weir_store::{Commit, Key};
 
 use crate::answer::{Answer, Body, Outcome};
+use crate::dashboard;
 use crate::keys::{Identity, Keys};
 use crate::kinds::{Target, check_method};
 use crate::openapi;
@@ -31,6 +32,7 @@ use crate::origins::Hosts;
 use crate::put::LastPut;
 use crate::request::{Query, Request, cookie, segments};
 use crate::server::Service;
+use crate::sessions::{Sessions, Shown, is_confirmed};
 use crate::streams::Streams;
 use crate::turns::{Held, SMALL, Turns};
 use crate::ui::Ui;
@@ -59,9 +61,12 @@ const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 pub struct Api {
     pub(crate) configuration: Arc<dyn Configuration>,
     pub(crate) gateway: Arc<dyn Gateway>,
-    options: Options,
+    pub(crate) options: Options,
+    pub(crate) sessions: Sessions,
     /// True if the configuration is only ever replaced as a whole.
     pub(crate) standalone: bool,
+    /// Name of another family, whose own API has the resources.
+    pub(crate) family: Option<&'static str>,
     pub(crate) last_put: LastPut,
     pub(crate) streams: Streams,
     pub(crate) turns: Turns,
@@ -74,7 +79,7 @@ pub struct Api {
 }
 
 /// Admission to the Admin API, and its limits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Keys that open it.
     pub keys: Keys,
@@ -86,6 +91,10 @@ pub struct Options {
     pub hosts: Hosts,
     /// Files at `/ui`.
     pub ui: Option<Ui>,
+    /// True if the dashboard is at `/`.
+    pub dashboard: bool,
+    /// True if clients reach the API over TLS.
+    pub tls: bool,
     /// Bytes of a request body.
     pub body_size: usize,
     /// Bytes that bodies of requests and answers take together.
@@ -131,8 +140,9 @@ impl Default for Writing {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
-    /// The address of this gateway that it has connected to.
+    /// The address and the port of this gateway that it has connected to.
     pub(crate) local: IpAddr,
+    pub(crate) port: u16,
     /// Cuts its connection.
     pub(crate) cut: Arc<Notify>,
     /// The subject of its certificate, if it has shown one.
@@ -150,7 +160,9 @@ impl Api {
             configuration,
             gateway,
             options,
+            sessions: Sessions::default(),
             standalone: false,
+            family: None,
             last_put,
             streams,
             turns,
@@ -166,7 +178,13 @@ impl Api {
         Self { standalone: true, ..self }
     }
 
-    async fn respond_to(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
+    /// Beside the API of another family: what the dashboard asks of the gateway, without resources.
+    #[must_use]
+    pub fn beside(self, family: &'static str) -> Self {
+        Self { family: Some(family), ..self }
+    }
+
+    pub(crate) async fn respond_to(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
         let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
         let answer = self.bounded(answer, peer).await;
         let (versioned, is_foreign) = (answer.versioned, answer.status == StatusCode::FORBIDDEN);
@@ -226,6 +244,11 @@ impl Api {
             let is_folder = head.uri.path().ends_with('/');
             return ui.answer(&head.method, path.get(1..).unwrap_or_default(), is_folder, &head.headers).await;
         }
+        if self.options.dashboard
+            && let Some(outcome) = dashboard::answer(&head.method, &path, &head.headers)
+        {
+            return outcome;
+        }
         // Who sends no key, or leaves it to the browser to send one, must not be somebody else's page.
         let foreign = self
             .options
@@ -246,15 +269,39 @@ impl Api {
                 return Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned());
             }
         }
+        let shown = Shown::of(&head.headers, peer.port);
+        if let ["weir", "v1", "session"] = place.as_slice() {
+            if let Some(refusal) = foreign {
+                return Err(refusal);
+            }
+            let (body, _held) = self.receive(body).await?;
+            return self.session(&head.method, &body, &shown, peer);
+        }
         let query = Query::parse(head.uri.query());
         let from_cookie = cookie(&head.headers, "x_api_key");
         let from_field = head.headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default());
         let key = query.get("api_key").or(from_field).or(from_cookie.as_deref());
-        let by = self
-            .options
-            .keys
-            .check(key, peer.certificate.as_deref(), &head.method)
-            .map_err(|reason| unauthorized(&reason))?;
+        let session = match key {
+            None if !self.options.keys.is_open() => shown.token().and_then(|token| self.sessions.find(token)),
+            _ => None,
+        };
+        let by = match session {
+            Some((identity, csrf)) => {
+                identity.check_method(&head.method).map_err(|reason| unauthorized(&reason))?;
+                let is_change = !matches!(head.method, Method::GET | Method::HEAD);
+                if is_change && !is_confirmed(&csrf, shown.csrf()) {
+                    let message =
+                        "a change over a session needs its token in X-CSRF-Token: GET /weir/v1/session tells it";
+                    return Err(Answer::error(StatusCode::FORBIDDEN, message).unversioned());
+                }
+                identity
+            }
+            None => self
+                .options
+                .keys
+                .check(key, peer.certificate.as_deref(), &head.method)
+                .map_err(|reason| unauthorized(&reason))?,
+        };
         let shows_key = query.get("api_key").is_some() || from_field.is_some();
         if let Some(refusal) = foreign.filter(|_| self.options.keys.is_open() || !shows_key) {
             return Err(refusal);
@@ -298,6 +345,9 @@ impl Api {
                 Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message).with(ALLOW, allow))
             }
             Found::Nothing if self.standalone => Err(no_resources()),
+            Found::Nothing if self.family.is_some() => {
+                Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned())
+            }
             Found::Nothing => match request.path.as_slice() {
                 [first, ..] if first == "apisix" => self.resource(request).await,
                 _ => Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned()),
@@ -308,6 +358,9 @@ impl Api {
     async fn perform(&self, what: What, rest: &[String], request: &Request) -> Outcome {
         if self.standalone && what.is_of_a_store() {
             return Err(no_resources());
+        }
+        if self.family.is_some() && !what.is_of_the_gateway() {
+            return Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned());
         }
         let name = rest.first().map(String::as_str).unwrap_or_default();
         match what {
@@ -337,6 +390,14 @@ impl Api {
             What::RevokeKey => self.revoke_key(rest, request).await,
             What::Products => self.products().await,
             What::OpenApi => Ok(self.openapi()),
+            What::About => self.about().await,
+            What::Live => self.figures(request),
+            What::Requests => self.requests(request),
+            What::References => self.references(request).await,
+            What::Problems => self.problems().await,
+            What::Plugins => Ok(self.plugins()),
+            // Answered before a key is asked for.
+            What::Session | What::Login | What::Logout => Err(Answer::internal()),
         }
     }
 

@@ -50,6 +50,25 @@ impl Api {
         Ok(Answer::json(StatusCode::OK, schema))
     }
 
+    /// All plugins with their documentation and an example each, those that run first first.
+    pub(crate) fn plugins(&self) -> Answer {
+        let told = |plugin: &PluginSchema| {
+            json!({
+                "name": plugin.name,
+                "priority": plugin.priority,
+                "auth": plugin.auth,
+                "requests": plugin.requests,
+                "streams": plugin.streams,
+                "supported": plugin.supported,
+                "metadata": plugin.metadata_schema.is_some(),
+                "doc": plugin.doc,
+                "example": plugin.example,
+            })
+        };
+        let plugins: Vec<_> = self.gateway.schemas().plugins().iter().map(told).collect();
+        Answer::json(StatusCode::OK, &json!({ "plugins": plugins }))
+    }
+
     /// All plugins are part of the program, so there is nothing to load again.
     pub(crate) fn reload_plugins() -> Outcome {
         let answer = Answer::text(StatusCode::OK, "done".into());

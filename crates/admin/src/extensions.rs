@@ -1,10 +1,12 @@
 //! `/weir/v1`: what this gateway's API has beyond APISIX's. Resources with preconditions, dry runs that tell every
 //! finding, several changes as one, history, and a stream of changes.
 
+mod about;
 mod events;
 mod explain;
 mod history;
 mod keys;
+mod live;
 mod products;
 mod resources;
 mod usage;

@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use crate::answer::Body;
-use crate::api::{Options, Peer, receive};
+use crate::api::{Api, Options, Peer, receive};
+use crate::keys::Identity;
 use crate::request::{Query, segments};
 use crate::server::Service;
+use crate::sessions::{Shown, is_confirmed};
 use crate::turns::{Held, SMALL, Turns};
 
 /// The handlers of a family.
@@ -65,6 +67,8 @@ pub struct FamilyDoor {
     family: Arc<dyn FamilyApi>,
     options: Options,
     turns: Turns,
+    /// The dashboard, and what it asks beside the family's API.
+    dashboard: Option<Arc<Api>>,
 }
 
 impl FamilyDoor {
@@ -72,7 +76,30 @@ impl FamilyDoor {
     #[must_use]
     pub fn new(family: Arc<dyn FamilyApi>, options: Options) -> Self {
         let turns = Turns::new(options.lists, options.memory);
-        Self { family, options, turns }
+        Self { family, options, turns, dashboard: None }
+    }
+
+    /// With the dashboard at the same address, whose sessions open the family's API as well.
+    #[must_use]
+    pub fn with_dashboard(self, api: Api) -> Self {
+        Self { dashboard: Some(Arc::new(api)), ..self }
+    }
+
+    /// The owner of the session that a request without a key belongs to.
+    fn session(
+        &self,
+        head: &hyper::http::request::Parts,
+        peer: &Peer,
+    ) -> Result<Option<Identity>, (StatusCode, String)> {
+        let shown = Shown::of(&head.headers, peer.port);
+        let found = self.dashboard.as_ref().zip(shown.token()).and_then(|(api, token)| api.sessions.find(token));
+        let Some((identity, csrf)) = found else { return Ok(None) };
+        identity.check_method(&head.method).map_err(|reason| (StatusCode::FORBIDDEN, reason))?;
+        let is_change = !matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if is_change && !is_confirmed(&csrf, shown.csrf()) {
+            return Err((StatusCode::FORBIDDEN, "a change over a session needs its token in X-CSRF-Token".to_owned()));
+        }
+        Ok(Some(identity))
     }
 
     async fn admit(
@@ -93,9 +120,13 @@ impl FamilyDoor {
         {
             return Err((StatusCode::FORBIDDEN, reason));
         }
-        let by = keys.check(key, peer.certificate.as_deref(), &head.method).map_err(|_| {
-            (StatusCode::UNAUTHORIZED, "Invalid credentials. Token or User credentials required".into())
-        })?;
+        let session = if keys.is_open() || key.is_some() { None } else { self.session(&head, peer)? };
+        let by = match session {
+            Some(identity) => identity,
+            None => keys.check(key, peer.certificate.as_deref(), &head.method).map_err(|_| {
+                (StatusCode::UNAUTHORIZED, "Invalid credentials. Token or User credentials required".into())
+            })?,
+        };
         let most = body.size_hint().upper().map_or(*body_size, |most| usize::try_from(most).unwrap_or(*body_size));
         let most = most.min(*body_size);
         let held = if most > SMALL { Some(self.share(most).await?) } else { None };
@@ -132,6 +163,9 @@ impl Service for FamilyDoor {
         peer: &'a Peer,
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'a>> {
         Box::pin(async move {
+            if let Some(api) = self.dashboard.as_ref().filter(|_| is_for_dashboard(&request)) {
+                return api.respond_to(request, peer).await;
+            }
             let refused = |(status, message): (StatusCode, String)| self.family.refusal(status, &message);
             let mut answer = self.admit(request, peer).await.unwrap_or_else(refused);
             if let Some(body) = answer.body.take_if(|body| body.len() > SMALL) {
@@ -153,5 +187,22 @@ impl Service for FamilyDoor {
         })
     }
 
-    fn end(&self) {}
+    fn end(&self) {
+        if let Some(api) = &self.dashboard {
+            api.end();
+        }
+    }
+}
+
+/// True for the dashboard's own paths, and for the root where a browser asks for a page: programs get the family's answer.
+fn is_for_dashboard(request: &hyper::Request<Incoming>) -> bool {
+    let path = segments(request.uri().path());
+    match path.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["weir", "v1", _, ..] | ["dashboard", _] => true,
+        [] => {
+            let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            *request.method() == Method::GET && { accepted }.any(|value| value.contains("text/html"))
+        }
+        _ => false,
+    }
 }

@@ -75,6 +75,14 @@ impl Role {
 }
 
 impl Identity {
+    /// Refuses a method that the role does not include.
+    pub(crate) fn check_method(&self, method: &Method) -> Result<(), String> {
+        match self.role.allows(method) {
+            true => Ok(()),
+            false => Err(format!("invalid method for role {}", self.role.name())),
+        }
+    }
+
     /// The refusal of a change of this kind of resource.
     pub(crate) fn refused(&self, kind: Kind) -> Refused {
         Refused::NotAllowed(format!("the role {} may not change {}", self.role.name(), kind.plural()))
@@ -138,14 +146,13 @@ impl Keys {
             }
         }
         let known = found.ok_or("wrong apikey")?;
-        if !known.role.allows(method) {
-            return Err(format!("invalid method for role {}", known.role.name()));
-        }
         let name = match certificate {
             Some(subject) => format!("{} ({subject})", known.name),
             None => known.name.clone(),
         };
-        Ok(Identity { name, role: known.role })
+        let identity = Identity { name, role: known.role };
+        identity.check_method(method)?;
+        Ok(identity)
     }
 }
 

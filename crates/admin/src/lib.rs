@@ -20,6 +20,7 @@ mod answer;
 mod api;
 mod cjson;
 mod configs;
+mod dashboard;
 mod describe;
 mod extensions;
 mod family;
@@ -30,6 +31,7 @@ mod operations;
 mod origins;
 mod patch;
 mod peer;
+mod pulse;
 mod put;
 mod read;
 mod references;
@@ -37,6 +39,8 @@ mod request;
 mod schemas;
 mod seats;
 mod server;
+mod session;
+mod sessions;
 mod streams;
 mod tls;
 mod turns;
@@ -59,6 +63,7 @@ pub use api::{Api, Options};
 pub use family::{FamilyAnswer, FamilyApi, FamilyDoor, FamilyRequest};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use origins::Hosts;
+pub use pulse::Pulse;
 pub use schemas::{PluginSchema, Schemas};
 pub use seats::{Seats, Taken};
 pub use server::{Leaving, Rest, Served, serve};
@@ -89,6 +94,11 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         dry_run: bool,
     ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>>;
 
+    /// Reason why nothing can be changed, for a configuration that is only shown.
+    fn read_only(&self) -> Option<String> {
+        None
+    }
+
     /// As [`change`](Self::change), though other resources that refer to what is changed may become invalid by it; they
     /// are left out of what serves until they are put right.
     fn change_by_force(&self, commit: Commit) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
@@ -114,6 +124,21 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why that is no request.
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
+
+    /// The figures of the gateway as they come; `None` where nobody takes them.
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        None
+    }
+
+    /// Properties of this process: version, host, time of start, workers, addresses.
+    fn about(&self) -> Value {
+        Value::Object(serde_json::Map::new())
+    }
+
+    /// Health of the nodes that have checks: a list of upstreams with their addresses.
+    fn health(&self) -> Value {
+        Value::Array(Vec::new())
+    }
 
     /// The usage; `None` where it is not recorded.
     fn usage(&self) -> Option<Arc<Usage>>;

@@ -224,6 +224,7 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         Takes::Rollback => Some(reference("Rollback")),
         Takes::NewKey => Some(reference("NewKey")),
         Takes::KeyChange => Some(reference("KeyChange")),
+        Takes::Login => Some(reference("Login")),
     };
     let mut responses = Map::new();
     if !operation.answers.iter().any(|(status, _)| (202..300).contains(status)) {
@@ -352,6 +353,14 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
                 "renew": { "type": "boolean", "description": "true: the key is replaced by a new one" },
             },
             "additionalProperties": false,
+        }),
+    );
+    components.insert(
+        "Login".into(),
+        json!({
+            "type": "object",
+            "properties": { "key": { "type": "string", "description": "a key of the Admin API" } },
+            "required": ["key"],
         }),
     );
     components.insert(

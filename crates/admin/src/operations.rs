@@ -47,6 +47,15 @@ pub(crate) enum What {
     RevokeKey,
     Products,
     OpenApi,
+    Session,
+    Login,
+    Logout,
+    About,
+    Live,
+    Requests,
+    References,
+    Problems,
+    Plugins,
 }
 
 /// Content of the body of a request.
@@ -61,6 +70,7 @@ pub(crate) enum Takes {
     Rollback,
     NewKey,
     KeyChange,
+    Login,
 }
 
 const DRY_RUN: (&str, &str) = ("dry_run", "true: everything is checked and nothing is changed");
@@ -95,7 +105,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         &[], Takes::Configs, &[(400, "it is invalid: all findings are in `errors`")]),
 
     operation(Method::GET, "/weir/v1/resources", What::Resources, "All resources, with the revisions that made and changed them",
-        &[("kind", "only those of a kind, such as `routes`")], Takes::Nothing, &[]),
+        &[("kind", "only those of a kind, such as `routes`"), ("q", "only those in whose key or text all these words stand, in any case"),
+          ("page", "the page, from 1; together with page_size"), ("page_size", "resources on a page: 1 to 500"),
+          ("sort", "`key` or `modified`, which begins with the latest; for pages")], Takes::Nothing, &[(400, "an argument is wrong")]),
     operation(Method::GET, "/weir/v1/resources/{key}", What::Resource, "A resource; ETag is the revision that changed it last",
         &[], Takes::Nothing, &[(304, "it is the one that If-None-Match names"), (404, "there is no such resource")]),
     operation(Method::PUT, "/weir/v1/resources/{key}", What::PutResource, "Makes or replaces a resource, under the conditions of If-Match and If-None-Match",
@@ -129,6 +141,24 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         &[DRY_RUN], Takes::KeyChange, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
     operation(Method::DELETE, "/weir/v1/keys/{consumer}/{id}", What::RevokeKey, "Takes a key back",
         &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/session", What::Session, "The session of a browser: who it is, and the token that changes need; asks for no key",
+        &[], Takes::Nothing, &[]),
+    operation(Method::POST, "/weir/v1/session", What::Login, "Begins a session with a key: the answer sets a cookie that stands for the key",
+        &[], Takes::Login, &[(401, "the key opens nothing")]),
+    operation(Method::DELETE, "/weir/v1/session", What::Logout, "Ends the session", &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/about", What::About, "This gateway: version, start, rights of the key, whether the configuration can be changed, and the number of resources of each kind",
+        &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/live", What::Live, "Figures of each second as server-sent events, after those of the last hour",
+        &[], Takes::Nothing, &[(404, "figures are not taken"), (503, "too many such streams are open")]),
+    operation(Method::GET, "/weir/v1/requests", What::Requests, "Samples of requests as they end, as server-sent events",
+        &[("status", "only this status, or this class, such as `5xx`"), ("method", "only this method"), ("route", "only this route"), ("consumer", "only this consumer"), ("host", "only hosts with this text"), ("path", "only paths with this text"), ("slower_ms", "only those that took longer")],
+        Takes::Nothing, &[(400, "an argument is wrong"), (404, "figures are not taken"), (503, "too many such streams are open")]),
+    operation(Method::GET, "/weir/v1/references", What::References, "Resources that refer to a resource",
+        &[("key", "the resource, such as `upstreams/1`")], Takes::Nothing, &[(400, "that is no key")]),
+    operation(Method::GET, "/weir/v1/problems", What::Problems, "Everything that needs somebody's attention, and what to do about it",
+        &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/plugins", What::Plugins, "All plugins with their documentation and an example each",
+        &[], Takes::Nothing, &[]),
     operation(Method::GET, "/weir/v1/openapi.json", What::OpenApi, "This document", &[], Takes::Nothing, &[]),
 ];
 
@@ -192,7 +222,15 @@ impl What {
                 | Self::ChangeKey
                 | Self::RevokeKey
                 | Self::Products
+                | Self::References
         )
+    }
+}
+
+impl What {
+    /// True for an operation that tells of the gateway, whatever its resources look like.
+    pub(crate) const fn is_of_the_gateway(self) -> bool {
+        matches!(self, Self::About | Self::Live | Self::Requests | Self::Problems | Self::Explain | Self::Usage)
     }
 }
 

@@ -1,10 +1,12 @@
 //! References: those that keep a resource from being deleted, and those that a resource lacks.
 
-use serde_json::{Map, Value};
-use weir_store::{Key, Kind};
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+use weir_store::{Item, Key, Kind};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Outcome};
 use crate::api::Api;
+use crate::request::Request;
 use crate::write::id_text;
 
 /// Kinds whose plugins are built only together with what uses them: what they refer to is missed no sooner.
@@ -23,6 +25,33 @@ impl Api {
             return self.check_unused(key).await;
         }
         Ok(())
+    }
+
+    /// Resources that refer to a resource.
+    pub(crate) async fn references(&self, request: &Request) -> Outcome {
+        let key = request.query.get("key").unwrap_or_default();
+        let key = key.parse::<Key>().map_err(|error| Answer::bad(format!("key: {error}")))?;
+        let _turn = self.turns.list().await?;
+        let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
+        let search = tokio::task::spawn_blocking(move || {
+            let (mut found, mut total) = (Vec::new(), 0usize);
+            for item in &listing.items {
+                if !refers(item, &key) {
+                    continue;
+                }
+                total += 1;
+                if found.len() < MOST_SHOWN {
+                    let value: Value = serde_json::from_str(&item.value).unwrap_or_default();
+                    found.push(json!({ "key": item.key.to_string(), "name": value.get("name") }));
+                }
+            }
+            json!({ "key": key.to_string(), "total": total, "references": found })
+        });
+        let told = search.await.map_err(|panicked| {
+            tracing::error!(%panicked, "references could not be looked for");
+            Answer::internal()
+        })?;
+        Ok(Answer::json(StatusCode::OK, &told))
     }
 
     /// Refuses to delete a resource that another one refers to.
@@ -87,6 +116,42 @@ impl Api {
     }
 }
 
+/// Resources in an answer about references.
+const MOST_SHOWN: usize = 200;
+
+/// True if a resource refers to another one.
+fn refers(item: &Item, key: &Key) -> bool {
+    let kind = item.key.kind();
+    if kind == Kind::Credentials && key.kind() == Kind::Consumers {
+        return item.key.consumer() == Some(key.id());
+    }
+    // Few have the id in them anywhere, so few are read.
+    if item.key == *key || !item.value.contains(key.own_id()) {
+        return false;
+    }
+    let Ok(value) = serde_json::from_str::<Map<String, Value>>(&item.value) else { return false };
+    let is_it = |(kind, id): &Reference| *kind == key.kind() && id == key.id();
+    of_plugins(&value).iter().any(is_it)
+        || of_fields(kind, &value).iter().any(is_it)
+        || match key.kind() {
+            Kind::Plans => plans_of(&value).any(|plan| plan == key.id()),
+            Kind::Routes | Kind::Services if kind == Kind::Plans => {
+                let field = key.kind().plural();
+                let access = value.get("access").and_then(Value::as_array).into_iter().flatten();
+                let named = access.filter_map(|entry| entry.get(field)?.as_array()).flatten();
+                named.filter_map(id_text).any(|id| id == key.id())
+            }
+            _ => false,
+        }
+}
+
+/// Plans that a consumer, a consumer group or a credential is on.
+fn plans_of(value: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let by_plugin = value.get("plugins").and_then(|plugins| plugins.get("plan"));
+    let own = [by_plugin, value.get("plan")].into_iter().flatten();
+    own.filter_map(|plan| plan.get("plans")?.as_array()).flatten().filter_map(Value::as_str)
+}
+
 /// True for a certificate that is shown to upstreams.
 fn is_for_upstreams(ssl: &str) -> bool {
     serde_json::from_str(ssl).is_ok_and(|ssl: Value| ssl.get("type").and_then(Value::as_str) == Some("client"))
@@ -124,8 +189,34 @@ fn named_by_plugins(kind: Kind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, of_fields, of_plugins};
+    use super::{Item, Key, Kind, of_fields, of_plugins, refers};
     use serde_json::json;
+
+    #[test]
+    fn resources_know_who_refers_to_them() {
+        let item = |key: &str, value: serde_json::Value| Item {
+            key: key.parse().expect("a key"),
+            value: value.to_string().into(),
+            created: 1,
+            modified: 1,
+        };
+        let gold = json!({ "plan": { "plans": ["gold"] } });
+        for (key, item, expected) in [
+            ("upstreams/u", item("routes/1", json!({ "upstream_id": "u" })), true),
+            ("upstreams/u", item("routes/1", json!({ "upstream_id": "uu" })), false),
+            ("upstreams/u", item("routes/1", json!({ "service_id": "u" })), false),
+            ("upstreams/u", item("upstreams/u", json!({ "id": "u" })), false),
+            ("consumers/jack", item("consumers/jack/credentials/c", json!({})), true),
+            ("consumers/jack", item("consumers/jill/credentials/jack", json!({})), false),
+            ("plans/gold", item("consumers/jack/credentials/c", gold.clone()), true),
+            ("plans/gold", item("consumers/jack", json!({ "plugins": gold })), true),
+            ("plans/silver", item("consumers/jack", json!({ "desc": "silver" })), false),
+            ("routes/1", item("plans/gold", json!({ "access": [{ "routes": ["1"] }] })), true),
+            ("services/1", item("plans/gold", json!({ "access": [{ "routes": ["1"] }] })), false),
+        ] {
+            assert_eq!(refers(&item, &key.parse::<Key>().expect("a key")), expected, "{key} {item:?}");
+        }
+    }
 
     #[test]
     fn references_are_found() {

@@ -29,6 +29,10 @@ pub struct PluginSchema {
     pub consumer_schema: Option<Value>,
     /// The schema of its `plugin_metadata`, where it has some.
     pub metadata_schema: Option<Value>,
+    /// Description in Markdown; empty for a plugin that is not supported.
+    pub doc: &'static str,
+    /// An example configuration in YAML; empty for a plugin that is not supported.
+    pub example: &'static str,
 }
 
 /// All schemas, made once.
@@ -66,6 +70,8 @@ impl PluginSchema {
             schema,
             consumer_schema,
             metadata_schema: None,
+            doc: "",
+            example: "",
         }
     }
 }
@@ -208,6 +214,8 @@ mod tests {
             schema,
             consumer_schema: None,
             metadata_schema: None,
+            doc: "",
+            example: "",
         }
     }
 

@@ -209,7 +209,8 @@ async fn connection(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
     let stream = Box::pin(stream);
-    let mut peer = Peer { address: peer.ip(), local: local.ip(), cut: place.cut(), certificate: None };
+    let mut peer =
+        Peer { address: peer.ip(), local: local.ip(), port: local.port(), cut: place.cut(), certificate: None };
     let Some(tls) = tls else { return requests(stream, peer, stages, api, place).await };
     let handshake = tokio::select! {
         done = timeout(HANDSHAKE_TIME, tls.accept(stream)) => done,

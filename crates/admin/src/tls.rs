@@ -1,6 +1,7 @@
 //! TLS in front of the API: a certificate of its own and, if wanted, certificates of its clients.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
@@ -75,4 +76,13 @@ pub(crate) fn subject(certificate: &CertificateDer<'_>) -> String {
         return "a certificate without a subject".to_owned();
     }
     subject.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST).collect()
+}
+
+/// The time since 1970 at which the first of some certificates ends, of which the text is PEM; `None` where one cannot be read.
+pub(crate) fn end_of_certificates(pem: &str) -> Option<Duration> {
+    let ends = |der: &CertificateDer<'_>| {
+        let certificate = Certificate::from_der(der).ok()?;
+        Some(certificate.tbs_certificate().validity().not_after.to_unix_duration())
+    };
+    certificates(pem).ok()?.iter().map(ends).try_fold(Duration::MAX, |first, ends| Some(first.min(ends?)))
 }

@@ -26,6 +26,8 @@ fn options() -> Options {
         cors: false,
         hosts: Hosts::default(),
         ui: None,
+        dashboard: true,
+        tls: false,
         body_size: 64 * 1024,
         memory: 8 * 1024 * 1024,
         lists: 8,

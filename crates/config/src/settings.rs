@@ -298,6 +298,10 @@ pub struct Timeouts {
     pub handshake: Seconds<100, 3_600_000>,
     /// Time that a client connection stays open without a request.
     pub idle: Seconds<100, 86_400_000>,
+    /// Age of a client connection from which on it takes one request more, or none: over HTTP/1.1 the response says
+    /// `Connection: close`, over HTTP/2 the client gets GOAWAY, and streams under way end. So clients that keep connections
+    /// for ever spread over the gateways behind a load balancer. WebSocket goes on. 0: no limit.
+    pub connection_age: Seconds<0, 2_592_000_000>,
     /// Between two reads of a request body. Later is answered 408.
     pub body: Seconds<100, 86_400_000>,
     /// Between two writes of a response to a client that does not read.
@@ -509,6 +513,7 @@ impl Default for Timeouts {
             head: Seconds::constant(10_000),
             handshake: Seconds::constant(10_000),
             idle: Seconds::constant(75_000),
+            connection_age: Seconds::constant(3_600_000),
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),
             stream_idle: Seconds::constant(600_000),

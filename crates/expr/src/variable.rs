@@ -93,6 +93,8 @@ variables! {
     ServerProtocol = "server_protocol",
     /// `TCP` or `UDP`.
     Protocol = "protocol",
+    /// Name that the client of a stream has asked for by TLS.
+    StreamServerName = "ssl_preread_server_name",
     /// Id that the client of a stream has told by MQTT.
     MqttClientId = "mqtt_client_id",
     /// Content-Type of the request.

@@ -175,6 +175,11 @@ impl CalloutResponse {
         self.fields.all(b"", name)
     }
 
+    /// All fields, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields.iter(b"")
+    }
+
     /// Bytes that it takes in memory, about.
     #[must_use]
     pub fn size(&self) -> usize {

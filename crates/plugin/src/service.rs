@@ -83,6 +83,12 @@ impl Service {
         Callout::new(self.number, method, &self.target, &self.host)
     }
 
+    /// Path and query of the URI; `/` where it has none.
+    #[must_use]
+    pub fn target(&self) -> &[u8] {
+        &self.target
+    }
+
     /// A request to another target of the same scheme, host and port, such as one that the service has named itself.
     #[must_use]
     pub fn callout_to(&self, method: Method, target: &[u8]) -> Callout {

@@ -95,6 +95,7 @@ impl Source for Exchange {
                 Some(stream) => text(stream.sni.as_deref()?),
                 None => Some(&self.server_name).filter(|name| !name.is_empty()).map(|name| Value::Bytes(name)),
             },
+            Variable::StreamServerName => self.stream.as_ref()?.sni.as_deref().and_then(text),
             Variable::Protocol => text(self.stream.as_ref().map_or("TCP", |stream| stream.protocol)),
             Variable::MqttClientId => {
                 let id = self.stream.as_ref()?.mqtt_client_id.as_deref()?;

@@ -72,7 +72,7 @@ impl<'x> View<'x> {
         self.0.consumer()
     }
 
-    /// Who calls, and by which credential.
+    /// Caller and credential of the request.
     #[must_use]
     pub fn caller(self) -> Option<ConsumerMatch> {
         self.0.consumer

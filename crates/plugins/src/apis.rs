@@ -20,7 +20,7 @@ pub type Offload = Box<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 /// Pages of metrics that are written at one time. More wait.
 const SCRAPES: usize = 4;
 
-/// The APIs. What they tell of comes when the gateway starts: rules are compiled before.
+/// The APIs. Their data arrive when the gateway starts; rules are compiled before.
 #[derive(Clone, Default)]
 pub struct Apis(Arc<OnceLock<Running>>);
 

@@ -104,7 +104,7 @@ impl AnswerFields {
         self.0.iter().any(|field| field.name.id() == id)
     }
 
-    /// Appends all values to `room`; tells where they end. To be done before the answer begins, so that no variable
+    /// Appends all values to `room`; returns the offset behind them. To be done before the answer begins, so that no variable
     /// means the answer itself.
     pub(crate) fn render(&self, source: &dyn Source, room: &mut Vec<u8>) -> usize {
         for field in &self.0 {

@@ -6,10 +6,14 @@
 mod acl;
 mod answers;
 mod arguments;
+mod aws_lambda;
+mod azure_functions;
 mod basic_auth;
 mod body;
 mod bot_detection;
+mod called;
 mod caller;
+mod canary;
 mod captures;
 mod consumer;
 mod correlation_id;
@@ -17,6 +21,7 @@ mod cors;
 mod counted_by;
 mod edits;
 mod file_log;
+mod grpc_gateway;
 mod grpc_web;
 mod hmac_auth;
 mod http_log;
@@ -38,7 +43,7 @@ mod request_termination;
 mod request_transformer;
 mod response_ratelimiting;
 mod response_transformer;
-mod route;
+pub(crate) mod route;
 mod session;
 mod standard_webhooks;
 mod template;
@@ -52,12 +57,16 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &acl::Acl,
         &answers::Answers,
+        &aws_lambda::AwsLambda,
+        &azure_functions::AzureFunctions,
         &basic_auth::BasicAuth,
         &bot_detection::BotDetection,
+        &canary::Canary,
         &consumer::Consumer,
         &correlation_id::CorrelationId,
         &cors::Cors,
         &file_log::FileLog,
+        &grpc_gateway::GrpcGateway,
         &grpc_web::GrpcWeb,
         &hmac_auth::HmacAuth,
         &http_log::HttpLog,

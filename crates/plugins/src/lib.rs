@@ -29,6 +29,7 @@ mod requests;
 mod security;
 mod traffic;
 mod transform;
+pub mod tyk;
 
 pub use apis::{Apis, Offload};
 pub use registry::definitions;

@@ -185,6 +185,23 @@ fn main() {
             "X-Forwarded-For: 1.2.3.4, 10.0.0.2\r\nX-Forwarded-For: 10.0.0.1\r\n",
             true,
         ),
+        ("kong:rate-limiting", "{minute: 1000000, year: 100000000}", "", true),
+        ("kong:rate-limiting", "{minute: 1000000, limit_by: header, header_name: User-Agent}", "", true),
+        ("kong:rate-limiting", "{year: 1}", "", false),
+        ("kong:rate-limiting-advanced", "{limit: [1000000, 1000000], window_size: [60, 3600]}", "", true),
+        (
+            "kong:request-transformer",
+            "{remove: {headers: [X-B]}, replace: {headers: ['User-Agent:x', 'Host:b.test']}, add: {headers: ['X-A:$(headers.x_c or query_params.x)']}}",
+            "X-B: 1\r\n",
+            true,
+        ),
+        ("kong:response-transformer", "{add: {headers: ['X-A:b']}, remove: {headers: [X-C]}}", "", true),
+        ("kong:request-termination", "{message: closed}", "", false),
+        ("kong:ip-restriction", "{allow: [0.0.0.0/0]}", "", true),
+        ("kong:cors", "{origins: ['http://a.test'], credentials: true}", "Origin: http://a.test\r\n", true),
+        ("kong:prometheus", "{per_consumer: true, status_code_metrics: true}", "", true),
+        ("kong:response-ratelimiting", "{limits: {video: {minute: 1000000}}}", "", true),
+        ("kong:upstream-timeout", "{read_timeout: 5}", "", true),
     ];
     let metrics = Metrics::new(MetricsOptions::default());
     let recorder = metrics.recorder();
@@ -207,7 +224,7 @@ fn main() {
     }
 }
 
-/// One exchange; tells whether the request passed.
+/// One exchange; returns true if the request passed.
 fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
     let phases = plugin.phases(definition(name).phases());
     visit.request(head);

@@ -56,7 +56,7 @@ impl Setup<'_> {
 }
 
 impl Visit {
-    /// Asks once, from an address that ends in `last`; tells whether the request passed.
+    /// Asks once, from an address that ends in `last`; returns true if the request passed.
     fn passes(&mut self, plugin: &dyn Plugin, last: u8) -> bool {
         self.request(GET);
         self.exchange.client.addr = IpAddr::from([10, 0, 0, last]);

@@ -17,10 +17,12 @@ mod receive;
 mod seat;
 mod send;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use abuse::Abuse;
 pub(crate) use body::Incoming;
 pub(crate) use connection::{Connection, Limits, Peer, Rooms, Shared, TlsFacts};
-pub(crate) use fields::{FieldList, is_of_connection};
+pub(crate) use fields::{FieldList, is_of_connection, is_sound};
 pub(crate) use seat::{Job, Seat, Seats};
 pub(crate) use stream::{Received, Stream};

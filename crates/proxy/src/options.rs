@@ -39,6 +39,8 @@ pub(crate) struct Options {
     pub(crate) head_ms: u64,
     pub(crate) handshake_ms: u64,
     pub(crate) idle_ms: u64,
+    /// Age of a client connection at its last request; `u64::MAX`: no limit.
+    pub(crate) connection_age_ms: u64,
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
     /// For how long a stream may be silent both ways, where its upstream does not say it.
@@ -107,6 +109,7 @@ impl Options {
             handshake_ms: ms(settings.timeouts.handshake.duration()),
             head_ms: ms(settings.timeouts.head.duration()),
             idle_ms: ms(settings.timeouts.idle.duration()),
+            connection_age_ms: unlimited(ms(settings.timeouts.connection_age.duration())),
             body_ms: ms(settings.timeouts.body.duration()),
             send_ms: ms(settings.timeouts.send.duration()),
             stream_idle_ms: ms(settings.timeouts.stream_idle.duration()),

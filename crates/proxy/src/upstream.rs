@@ -138,7 +138,7 @@ impl Upstream {
 }
 
 /// Protocols spoken to nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
     Http1,
     Http2,

@@ -41,7 +41,7 @@ pub(crate) struct Worker {
     pub(crate) stream_log: Option<LogWriter>,
     pub(crate) usage: Option<UsageWriter>,
     /// True if the end of every exchange is looked at, for the access log or the usage.
-    pub(crate) observes_all: bool,
+    observes_all: bool,
     pub(crate) date: RefCell<DateLine>,
     /// A configuration without plugins, for copies of requests.
     pub(crate) bare: Rc<Local>,
@@ -168,6 +168,11 @@ impl Worker {
             revision.store(number, Ordering::Release);
             taken.notify_waiters();
         }
+    }
+
+    /// True if the end of every exchange is looked at: for the access log, the usage, or somebody who watches.
+    pub(crate) fn observes_all(&self) -> bool {
+        self.observes_all || self.recorder.is_watched()
     }
 
     /// The configuration to serve the next request with.

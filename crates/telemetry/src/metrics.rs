@@ -28,6 +28,7 @@ mod etcd;
 mod exposition;
 mod kong;
 mod label;
+mod live;
 mod process;
 mod recorder;
 mod reports;
@@ -44,6 +45,7 @@ pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use kong::KongMetrics;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
+pub use live::{Figures, Latencies, RING, Seen, ShortText, Watching};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource, Sample};
 pub use store::StoreStatus;
@@ -56,6 +58,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::access_log::AccessLog;
+use live::Watched;
 use recorder::WorkerCells;
 use series::Registry;
 
@@ -111,6 +114,7 @@ pub struct Metrics {
     registry: Registry,
     workers: boxcar::Vec<Arc<WorkerCells>>,
     config: ConfigCells,
+    watched: Watched,
     limit_keys: AtomicU64,
     connections_limit: AtomicU64,
     buffers: AtomicU64,
@@ -138,6 +142,8 @@ struct ConfigCells {
     changed_ms: AtomicU64,
     applied: AtomicU64,
     rejected: AtomicU64,
+    /// True if the last configuration was refused.
+    last_rejected: AtomicBool,
     left_out: AtomicU64,
     withheld: AtomicBool,
 }
@@ -179,6 +185,7 @@ impl Metrics {
             registry: Registry::new(options.max_series),
             workers: boxcar::Vec::new(),
             config: ConfigCells::default(),
+            watched: Watched::default(),
             limit_keys: AtomicU64::new(0),
             connections_limit: AtomicU64::new(0),
             buffers: AtomicU64::new(0),
@@ -217,11 +224,13 @@ impl Metrics {
         self.config.revision.store(revision, Relaxed);
         self.config.changed_ms.store(u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX), Relaxed);
         self.config.applied.fetch_add(1, Relaxed);
+        self.config.last_rejected.store(false, Relaxed);
     }
 
     /// Records that a configuration was refused and the previous one remains in effect: `weir_config_rejected_total`.
     pub fn config_rejected(&self) {
         self.config.rejected.fetch_add(1, Relaxed);
+        self.config.last_rejected.store(true, Relaxed);
     }
 
     /// Sets the number of resources that are left out because they are invalid: `weir_config_left_out`.

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+pub use deliver::{Carrier, Check, Endpoints, Post, Tcp, Tls, Udp};
 use deliver::{Deliverers, Outcome};
-pub use deliver::{Post, Poster};
 use queue::Queue;
 use spill::Spill;
 
@@ -57,8 +57,10 @@ pub struct ChannelOptions {
 /// The destination of a channel's batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A collector, with POST.
+    /// A collector, with POST. Every answer below 400 takes the batch.
     Http(Post),
+    /// Collectors of which each takes some of the batches, with POST.
+    Endpoints(Endpoints),
     /// A file that is appended to.
     File {
         /// Its path.
@@ -66,10 +68,14 @@ pub enum Destination {
         /// The permissions of a file that is made, less the umask of the process.
         mode: u32,
     },
+    /// A server at the other end of a byte stream.
+    Tcp(Tcp),
+    /// A receiver of datagrams: one for each record with [`Frame::Lengths`], else one for each batch.
+    Udp(Udp),
 }
 
 /// Text between the records of a batch, and around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// `[a,b]`
     Array,
@@ -79,6 +85,37 @@ pub enum Frame {
     Lines,
     /// A line feed after each record.
     LineEnds,
+    /// Texts of a protocol.
+    Texts {
+        /// Text ahead of the first record.
+        begin: Arc<str>,
+        /// Text between two records.
+        between: &'static str,
+        /// Text behind the last record.
+        end: &'static str,
+    },
+    /// Records in messages of Protocol Buffers: records are fields of the innermost message, and each layer is a field of
+    /// the next one.
+    Layers(Arc<[Layer]>),
+    /// Each record behind its length, for destinations that send one at a time.
+    Lengths,
+}
+
+/// A message of Protocol Buffers around a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// Fields of the message ahead of the records, encoded.
+    pub before: Vec<u8>,
+    /// Key of the field of the outer message that holds this one: number and wire type 2, in one byte.
+    pub key: u8,
+}
+
+impl Frame {
+    /// The records one after the other, with nothing between them.
+    #[must_use]
+    pub fn joined() -> Self {
+        Self::Texts { begin: "".into(), between: "", end: "" }
+    }
 }
 
 /// Bounds of all channels together.
@@ -251,14 +288,14 @@ impl Hub {
     }
 }
 
-/// Starts the thread that sends what is reported. `poster` sends to collectors.
+/// Starts the thread that sends what is reported. `carrier` sends to collectors.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(bounds: Bounds, poster: Arc<dyn Poster>) -> std::io::Result<()> {
+pub fn start(bounds: Bounds, carrier: Arc<dyn Carrier>) -> std::io::Result<()> {
     HUB.ring_bytes.store(bounds.ring, Relaxed);
     let thread =
-        thread::Builder::new().name("weir-reports".to_owned()).spawn(move || Sender::new(bounds, poster).run())?;
+        thread::Builder::new().name("weir-reports".to_owned()).spawn(move || Sender::new(bounds, carrier).run())?;
     HUB.thread.get_or_init(|| thread.thread().clone());
     Ok(())
 }
@@ -302,10 +339,10 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(bounds: Bounds, poster: Arc<dyn Poster>) -> Self {
+    fn new(bounds: Bounds, carrier: Arc<dyn Carrier>) -> Self {
         Self {
             bounds,
-            deliverers: Deliverers::new(poster),
+            deliverers: Deliverers::new(carrier),
             rings: Vec::new(),
             queues: HashMap::new(),
             held: 0,

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -51,6 +51,14 @@ pub(crate) enum Command {
     /// of a running one instead.
     #[command(subcommand, after_long_help = STORE_EXAMPLES)]
     Store(StoreCommand),
+    /// Ask a running gateway whether it serves, and exit with 0 if so.
+    ///
+    /// For health checks of containers that hold no other program.
+    Ready {
+        /// The address of its status server.
+        #[arg(value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7085")]
+        address: SocketAddr,
+    },
     /// Print the version.
     Version,
     /// Print a completion script for a shell.

@@ -3,5 +3,6 @@
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod explain;
+pub(crate) mod ready;
 pub(crate) mod run;
 pub(crate) mod store;

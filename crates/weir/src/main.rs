@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command, RunArgs};
-use commands::{check, completions, explain, run, store};
+use commands::{check, completions, explain, ready, run, store};
 
 fn main() -> ExitCode {
     // Usage errors end the process here, with exit code 2.
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&with_declarative_config(args)),
         Command::Explain(args) => explain::explain(&args),
         Command::Store(command) => store::run(&command),
+        Command::Ready { address } => ready::ready(address),
         Command::Version => version(),
         Command::Completions { shell } => completions::print(shell),
     };

@@ -5,6 +5,7 @@ pub(crate) mod file_source;
 pub(crate) mod findings;
 pub(crate) mod live_text;
 pub(crate) mod reload;
+pub(crate) mod reload_requests;
 pub(crate) mod resources;
 pub(crate) mod rules;
 pub(crate) mod rules_file;

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_config::{InvalidItems, LoadOptions, Model, Settings, load, settings::SettingsSource};
+use serde_json::{Value, json};
+use weir_config::{Apisix, InvalidItems, LoadOptions, Model, Settings, load, settings::SettingsSource};
+use weir_plugins::tyk::sessions::{Naming, Sessions};
 use weir_proxy::{Catalog, Compiler, DataPlane};
 use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
+use weir_tyk::Tyk;
 use weir_usage::{Arguments, Keep, Options, Usage};
 use weir_wire::http2::PREFACE;
 use weir_wire::http2::frame::{self, END_STREAM, Header, HeaderBlock, Kind};
@@ -184,7 +187,7 @@ impl Streams {
 }
 
 /// Starts the data plane with this configuration, which records usage; its addresses for HTTP/1.1, and for HTTP/2 as well.
-fn start(rules: &str, folder: &Path) -> (DataPlane, Arc<Usage>, SocketAddr, SocketAddr) {
+fn start(rules: &str, folder: &Path, keys: &[(&str, Value)]) -> (DataPlane, Arc<Usage>, SocketAddr, SocketAddr) {
     let definitions = weir_plugins::registry::definitions();
     let listeners = r#"["127.0.0.1:0", {"address": "127.0.0.1:0", "http2": true}]"#;
     let flags = [("listen.http", listeners), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
@@ -192,12 +195,17 @@ fn start(rules: &str, folder: &Path) -> (DataPlane, Arc<Usage>, SocketAddr, Sock
     let source = SettingsSource { flags: &flags, ..SettingsSource::default() };
     let (settings, _) = Settings::load(source).expect("settings");
     let catalog = Catalog(definitions);
-    let options = LoadOptions { plugins: &catalog, ..LoadOptions::PLAIN };
+    let options = LoadOptions { plugins: &catalog, front_ends: &[&Tyk, &Apisix], ..LoadOptions::PLAIN };
     let loaded = load("rules", rules.as_bytes(), &options);
     assert_eq!(loaded.errors().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
     let compiler = Compiler::new(definitions, &settings, "weir/test");
+    let compiler = compiler.with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions());
     let compiled =
         compiler.compile(&Model::from(loaded.document.expect("document")), InvalidItems::Refuse, 1).expect("compiled");
+    for (key, session) in keys {
+        let name = Naming::new(true, "").name(key);
+        Sessions::of(compiler.states()).put(&name, session.clone(), false).expect("a session");
+    }
     let metrics = Metrics::new(MetricsOptions::default());
     let keep = Keep { minutes: 1, hours: 1, days: 1, size: u64::MAX };
     let (path, at_start) = (folder.join("usage.db"), Box::new(|| {}));
@@ -268,7 +276,7 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
          basic-auth: {{username: jack, password: pw}}}}}}\n#END\n"
     );
     let folder = tempfile::tempdir().expect("a folder");
-    let (_plane, usage, addr, http2) = start(&rules, folder.path());
+    let (_plane, usage, addr, http2) = start(&rules, folder.path(), &[]);
     let mut failures = Vec::new();
     // A connection that ends may cost an allocation, and must not do so while the next one is counted.
     let mut clients = Vec::new();
@@ -314,10 +322,50 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
         }
         others.push(client);
     }
+    let tyk_folder = tempfile::tempdir().expect("a folder");
+    let (_tyk, _tyk_usage, addr, _) = start(&tyk(&node.to_string()), tyk_folder.path(), &[("secret", session())]);
+    for name in ["keyless", "keyed"] {
+        let mut client = TcpStream::connect(addr).expect("connect");
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let request =
+            format!("GET /{name}/x?a=1 HTTP/1.1\r\nHost: a.test:80\r\nUser-Agent: test\r\napikey: secret\r\n\r\n");
+        (0..200).for_each(|_| exchange(&mut client, request.as_bytes(), "HTTP/1.1 200"));
+        let before = ALLOCATED.load(Ordering::Relaxed);
+        (0..1000).for_each(|_| exchange(&mut client, request.as_bytes(), "HTTP/1.1 200"));
+        let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+        if allocated > 0 {
+            failures.push(format!("Tyk, {name}: {allocated} allocations in 1000 requests"));
+        }
+        clients.push(client);
+    }
     assert!(ALLOCATED.load(Ordering::Relaxed) > 0, "the counter does not see the workers");
     assert!(failures.is_empty(), "{failures:?}");
     assert!(usage.close(Duration::from_secs(20)));
     let found = usage.ask(&Arguments::default()).expect("an answer").text;
     let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
     assert!(found["rows"][0]["requests"].as_u64() > Some(10_000), "usage was recorded meanwhile: {found}");
+}
+
+/// Two of Tyk's API definitions, without and with keys.
+fn tyk(node: &str) -> String {
+    let definition = |id: &str, is_keyless: bool| {
+        json!({
+            "name": id, "api_id": id, "org_id": "o", "use_keyless": is_keyless, "auth": {"auth_header_name": "apikey"},
+            "version_data": {"not_versioned": true, "versions": {"Default": {"name": "Default"}}},
+            "proxy": {"listen_path": format!("/{id}/"), "target_url": format!("http://{node}/"), "strip_listen_path": true}
+        })
+    };
+    let files = json!([
+        {"kind": "conf", "name": "tyk.conf"}, {"kind": "api", "name": "keyless.json"}, {"kind": "api", "name": "keyed.json"}
+    ]);
+    let conf = json!({"listen_port": 8080, "secret": "s", "hash_keys": true});
+    json!({"tyk": files, "contents": [conf, definition("keyless", true), definition("keyed", false)]}).to_string()
+}
+
+/// A session with a rate and a quota.
+fn session() -> Value {
+    json!({
+        "org_id": "o", "rate": 1_000_000, "per": 600, "quota_max": 1_000_000, "quota_renewal_rate": 600,
+        "access_rights": {"keyed": {"api_id": "keyed", "versions": ["Default"]}}
+    })
 }

@@ -8,7 +8,7 @@ use std::thread;
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, LIMIT, Origin, RawClient, Start, program, wait_until};
+use crate::harness::{Gateway, LIMIT, Origin, Protocol, RawClient, Start, program, wait_until};
 
 /// Key authentication and a rate limit, as on a route of every day.
 fn everyday(origin: &Origin) -> Value {
@@ -105,36 +105,44 @@ fn a_proxied_request_takes_four_system_calls() {
 
 #[test]
 fn an_idle_connection_takes_at_most_three_kib() {
-    const CONNECTIONS: usize = 5000;
-    const MOST: u64 = 3 << 10;
+    idle_connections_take_at_most(Protocol::Http1, 3 << 10, 5000);
+}
+
+/// Header tables of HPACK belong to a connection for as long as it lasts; buffers do not.
+#[test]
+fn an_idle_connection_over_http2_takes_at_most_twelve_kib() {
+    idle_connections_take_at_most(Protocol::Http2, 12 << 10, 2000);
+}
+
+fn idle_connections_take_at_most(over: Protocol, most: u64, count: usize) {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum })
         .expect("raise nofile");
-    if limit.maximum.is_some_and(|most| most < 2 * CONNECTIONS as u64) {
-        println!("skipped: {CONNECTIONS} connections need more descriptors than {:?}", limit.maximum);
+    if limit.maximum.is_some_and(|most| most < 2 * count as u64) {
+        println!("skipped: {count} connections need more descriptors than {:?}", limit.maximum);
         return;
     }
     let origin = Origin::hello();
     let config = everyday(&origin);
-    let gateway = Start::new(config).settings(json!({ "timeouts": { "idle": "600s" } })).start();
+    let gateway = Start::new(config).settings(json!({ "timeouts": { "idle": "600s" } })).over(over).start();
     // Memory allocated with the first connections (shared buffers, pages of the allocator) does not count as theirs.
-    let mut clients = Vec::with_capacity(CONNECTIONS + 200);
+    let mut clients = Vec::with_capacity(count + 200);
     let mut open = |count: usize| {
         for _ in 0..count {
-            let mut client = gateway.client();
-            ask(&mut client);
+            let mut client = gateway.caller();
+            assert_eq!(client.request(REQUEST).status, 200);
             clients.push(client);
         }
     };
     open(200);
     let before = gateway.process.resident();
-    open(CONNECTIONS);
-    let each = gateway.process.resident().saturating_sub(before) / CONNECTIONS as u64;
+    open(count);
+    let each = gateway.process.resident().saturating_sub(before) / count as u64;
     println!("{each} bytes for each idle connection");
-    assert!(each <= MOST, "{each} bytes for each idle connection");
+    assert!(each <= most, "{each} bytes for each idle connection");
     // All of them are still there.
     for client in clients.iter_mut().step_by(100) {
-        ask(client);
+        assert_eq!(client.request(REQUEST).status, 200);
     }
 }
 

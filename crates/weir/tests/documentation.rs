@@ -44,7 +44,10 @@ fn documents() -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(folder).expect("read a folder") {
             let path = entry.expect("an entry").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if path.is_dir() && name != "target" && name != "results" && !name.starts_with('.') {
+            if path.is_dir()
+                && !matches!(name.as_str(), "target" | "results" | "node_modules")
+                && !name.starts_with('.')
+            {
                 collect(&path, found);
             } else if name.ends_with(".md") {
                 found.push(path);

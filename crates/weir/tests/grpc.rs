@@ -67,7 +67,10 @@ fn calls_of_all_kinds_go_through() {
     let route =
         json!({ "id": "t", "uri": "/test.T/*", "upstream": { "scheme": "grpc", "nodes": { &service.node: 1 } } });
     let gateway = serving(&json!({ "routes": [route] }));
+    let before = gateway.process.resident();
     each(&["unary", "streams", "errors", "ends"], |case| (*case).to_owned(), |case| run(case, &gateway));
+    let grown = gateway.process.resident().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes more, after messages of 64 MiB");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! HTTP/2 to upstreams: streams of many clients on shared connections, refusals, flow control, bodies and trailers.
 
+mod connections;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -434,39 +436,4 @@ fn nginx_is_spoken_to_in_what_it_chooses() {
         assert_eq!(client.request(post("/large", &large)).status, 405, "{how}");
         assert_eq!(gateway.get("/told").status, 200);
     }
-}
-
-#[test]
-fn connections_end_as_the_pool_says() {
-    let origin = h2_echo();
-    let pool = json!({ "keepalive_pool": { "requests": 3, "idle_timeout": 0.5 } });
-    let gateway = serving(&[&origin], &pool);
-    for number in 1..=4 {
-        assert_eq!(gateway.get("/").status, 200);
-        assert_eq!(origin.connections(), if number > 3 { 2 } else { 1 }, "{number}");
-    }
-    wait_until("idle connections to be closed", LIMIT, || (origin.open() == 0).then_some(()));
-    gateway.await_metric("weir_upstream_connections", &[("state", "idle")], 0.0);
-    assert_eq!(gateway.get("/").status, 200);
-    assert_eq!(origin.connections(), 3);
-}
-
-#[test]
-fn streams_of_a_connection_that_is_left_come_to_their_end() {
-    let origin = h2_origin([], |connection| {
-        let Some(first) = connection.request() else { return };
-        if first.field(":path") == Some("/after") {
-            return connection.answer(first.stream, "after");
-        }
-        let Some(second) = connection.request() else { return };
-        connection.go_away(first.stream.max(second.stream), ErrorCode::NoError);
-        for request in [first, second] {
-            connection.answer(request.stream, "under way");
-        }
-        connection.news();
-    });
-    let gateway = serving(&[&origin], &json!({}));
-    assert_eq!(at_once(&gateway, 2, &|_| post("/", "body")), [200, 200]);
-    assert_eq!(gateway.get("/after").body, b"after");
-    assert_eq!(origin.connections(), 2);
 }

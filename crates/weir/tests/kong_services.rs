@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::harness::{Gateway, Origin, Redis, Response, Start, weir};
+use crate::harness::{Answer, Gateway, Origin, Redis, Response, Start, weir};
 use crate::openid_connect::{Provider, jwk};
 use crate::tokens::{Signer, now};
 
@@ -253,4 +253,123 @@ fn limits_of_a_route_take_the_place_of_its_services() {
     let response = send(&gateway, "/r", "");
     assert_eq!(response.status, 504, "{response:?}");
     assert!(response.text().contains("The upstream server is timing out"), "{response:?}");
+}
+
+/// The part of the document that calls a function at this service, in one plugin of one route for each of these configurations.
+fn functions(plugin: &str, confs: &[String]) -> String {
+    let route = |(at, conf): (usize, &String)| {
+        format!("  - {{name: r{at}, paths: [/{at}], plugins: [{{name: {plugin}, config: {conf}}}]}}\n")
+    };
+    let routes: String = confs.iter().enumerate().map(route).collect();
+    format!("  routes:\n{routes}")
+}
+
+#[test]
+fn functions_of_lambda_answer_requests() {
+    let service = Origin::answering(|request| {
+        let proxied = r#"{"statusCode":201,"headers":{"X-Made":"by the function"},"body":"hello"}"#;
+        let body = match request.target.split('/').nth(3) {
+            Some("proxied") => proxied.to_owned(),
+            Some("broken") => "no JSON".to_owned(),
+            _ => String::from_utf8_lossy(&request.body).into_owned(),
+        };
+        let failed = if request.target.contains("/failing/") { "X-Amz-Function-Error: Unhandled\r\n" } else { "" };
+        Answer::keep(format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{failed}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    });
+    let node = service.node();
+    let (host, port) = node.rsplit_once(':').expect("host and port");
+    let conf = |more: &str| {
+        format!(
+            "{{aws_key: AKIDEXAMPLE, aws_secret: secret, aws_region: eu-west-1, host: {host}, port: {port}, disable_https: true, {more}}}"
+        )
+    };
+    let confs = [
+        "function_name: plain",
+        "function_name: proxied, is_proxy_integration: true",
+        "function_name: broken, is_proxy_integration: true",
+        "function_name: failing, unhandled_status: 512",
+        "function_name: told, qualifier: a b, forward_request_method: true, forward_request_uri: true, forward_request_headers: true, \
+         forward_request_body: true",
+    ];
+    let origin = Origin::hello();
+    let gateway = Start::text(&document(&origin, &functions("aws-lambda", &confs.map(conf)))).start();
+    let plain = send(&gateway, "/0?a=1&b", "");
+    assert_eq!((plain.status, plain.text().as_str()), (200, r#"{"a":"1","b":true}"#), "{plain:?}");
+    let seen = service.last();
+    assert_eq!((seen.method.as_str(), seen.target.as_str()), ("POST", "/2015-03-31/functions/plain/invocations"));
+    let authorization = seen.field("Authorization").unwrap_or_default();
+    let signed = "/eu-west-1/lambda/aws4_request, SignedHeaders=content-type;host;x-amz-date;x-amz-invocation-type;x-amz-log-type, ";
+    assert!(authorization.starts_with("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/"), "{authorization}");
+    assert!(authorization.contains(signed), "{authorization}");
+    assert_eq!((seen.field("Host"), seen.field("X-Amz-Invocation-Type")), (Some(&*node), Some("RequestResponse")));
+    let proxied = send(&gateway, "/1", "");
+    let found = (proxied.status, proxied.field("X-Made"), proxied.text());
+    assert_eq!(found, (201, Some("by the function"), "hello".to_owned()), "{proxied:?}");
+    let broken = send(&gateway, "/2", "");
+    assert_eq!((broken.status, broken.text().contains("\"message\":\"Bad Gateway\"")), (502, true), "{broken:?}");
+    assert_eq!(send(&gateway, "/3", "").status, 512);
+    let mut client = gateway.client();
+    let told =
+        client.request("PUT /4?x=1 HTTP/1.1\r\nHost: o\r\nContent-Type: image/png\r\nContent-Length: 2\r\n\r\nhi");
+    let event: serde_json::Value = serde_json::from_str(&told.text()).unwrap_or_default();
+    for (pointer, value) in [
+        ("/request_method", json!("PUT")),
+        ("/request_uri", json!("/4?x=1")),
+        ("/request_uri_args/x", json!("1")),
+        ("/request_headers/content-type", json!("image/png")),
+        ("/request_body", json!("aGk=")),
+        ("/request_body_base64", json!(true)),
+    ] {
+        assert_eq!(event.pointer(pointer), Some(&value), "{pointer} in {event}");
+    }
+    assert!(service.last().target.ends_with("/told/invocations?Qualifier=a%20b"), "{:?}", service.last());
+    assert_eq!(origin.requests().len(), 0);
+}
+
+#[test]
+fn functions_of_azure_answer_requests() {
+    let service = Origin::echo();
+    let node = service.node();
+    let (_, port) = node.rsplit_once(':').expect("host and port");
+    // The name of an application and a domain make up the address of the origin.
+    let conf = format!(
+        "{{appname: '127.0', hostdomain: '0.1:{port}', https: false, functionname: list, apikey: key, clientid: me}}"
+    );
+    let gone = "{appname: '127.0', hostdomain: '0.1:1', https: false, functionname: list, timeout: 2000}".to_owned();
+    let origin = Origin::hello();
+    let gateway = Start::text(&document(&origin, &functions("azure-functions", &[conf, gone]))).start();
+    let mut client = gateway.client();
+    let answer = client.request("POST /0/x?a=1 HTTP/1.1\r\nHost: o\r\nX-A: b\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "hello"), "{answer:?}");
+    let seen = service.last();
+    assert_eq!((seen.method.as_str(), seen.target.as_str()), ("POST", "/api/list?a=1"));
+    let fields = ["x-functions-key", "x-functions-clientid", "X-A"].map(|name| seen.field(name));
+    assert_eq!(fields, [Some("key"), Some("me"), Some("b")], "{seen:?}");
+    let failed = send(&gateway, "/1", "");
+    assert_eq!((failed.status, failed.text().starts_with("{\"message\":")), (500, true), "{failed:?}");
+}
+
+#[test]
+fn a_share_of_requests_goes_to_the_other_upstream() {
+    let (origin, other) = (Origin::hello(), Origin::answering(|_| Answer::ok("other")));
+    let port = other.node().rsplit_once(':').expect("a port").1.to_owned();
+    let rest = "  path: /base\n  routes:\n  - {name: none, paths: [/none], plugins: [{name: canary, config: {percentage: 0, upstream_host: \
+        127.0.0.1, upstream_port: PORT, canary_by_header_name: X-Canary}}]}\n  - {name: all, paths: [/all], plugins: [{name: canary, \
+        config: {percentage: 100, upstream_host: 127.0.0.1, upstream_port: PORT, upstream_uri: /v2}}]}\n  - {name: half, paths: [/half], \
+        plugins: [{name: canary, config: {percentage: 50, hash: header, hash_header: X-Who, upstream_host: 127.0.0.1, upstream_port: \
+        PORT}}]}\n  - {name: path, paths: [/path], plugins: [{name: canary, config: {start: 1, upstream_uri: /v3}}]}\n";
+    let gateway = Start::text(&document(&origin, &rest.replace("PORT", &port))).start();
+    let ask = |path: &str, fields: &str| send(&gateway, path, fields).text();
+    assert_eq!([ask("/none", ""), ask("/none", "X-Canary: always\r\n")], ["hello", "other"]);
+    assert_eq!(ask("/all/x?a=1", ""), "other");
+    assert_eq!(other.last().target, "/v2?a=1");
+    assert_eq!((ask("/path", "").as_str(), origin.last().target.as_str()), ("hello", "/v3"));
+    let who = |number: usize| ask("/half", &format!("X-Who: caller {number}\r\n"));
+    let first: Vec<String> = (0..40).map(who).collect();
+    let count = first.iter().filter(|text| *text == "other").count();
+    assert!((8..=32).contains(&count), "{count} of 40");
+    assert_eq!((0..40).map(who).collect::<Vec<_>>(), first, "the same caller goes the same way");
 }

@@ -379,6 +379,24 @@ fn requests_on_a_connection_are_bounded() {
     client.expect_close();
 }
 
+#[test]
+fn connections_have_an_age() {
+    let origin = Origin::hello();
+    let gateway = limited(Protocol::Http1, &origin, &json!({ "timeouts": { "connection_age": "1s" } }));
+    let kept = limited(Protocol::Http1, &origin, &json!({ "timeouts": { "connection_age": 0 } }));
+    let mut others = kept.client();
+    let mut client = gateway.client();
+    let ((), took) = timed(|| {
+        while client.get("/").keeps_connection() {
+            assert!(others.get("/").keeps_connection());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    client.expect_close();
+    assert!(took > Duration::from_millis(800), "after {took:?}");
+    assert!(others.get("/").keeps_connection());
+}
+
 fn response_heads_are_bounded(over: Protocol) {
     let origin = Origin::answering(|request| {
         let count: usize = request.target.rsplit('/').next().and_then(|n| n.parse().ok()).expect("a number");

@@ -1,16 +1,26 @@
 //! Copies of requests: what a mirror receives, and that nobody waits for it.
 
+use std::sync::mpsc::channel;
+
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Connection, Framing, Gateway, LIMIT, Origin, Refusing, Start, chunked, get, post, route_to, timed, wait_until,
+    Connection, Framing, Gateway, H2Client, LIMIT, Origin, Protocol, Refusing, Start, chunked, get, h2_origin,
+    over_both, post, route_to, timed, wait_until,
 };
 
+over_both!(
+    nobody_waits_for_a_mirror,
+    a_mirror_that_fails_is_only_counted,
+    a_request_that_is_sent_again_is_copied_once,
+    what_is_too_long_or_not_whole_is_not_copied,
+);
+
 /// A route for everything whose requests are copied.
-fn mirrored(node: &str, plugins: &Value, settings: Value) -> Gateway {
+fn mirrored(over: Protocol, node: &str, plugins: &Value, settings: Value) -> Gateway {
     let upstream = json!({ "nodes": { node: 1 } });
     let route = json!({ "id": "all", "uri": "/*", "upstream": upstream, "plugins": plugins });
-    Gateway::with(json!({ "routes": [route] }), settings)
+    Start::new(json!({ "routes": [route] })).settings(settings).over(over).start()
 }
 
 fn to(mirror: &str) -> Value {
@@ -24,7 +34,7 @@ fn copies(gateway: &Gateway, outcome: &str, count: usize) {
 #[test]
 fn a_mirror_receives_what_the_upstream_does() {
     let (origin, mirror) = (Origin::echo(), Origin::echo());
-    let gateway = mirrored(&origin.node(), &to(&mirror.node()), json!({}));
+    let gateway = mirrored(Protocol::Http1, &origin.node(), &to(&mirror.node()), json!({}));
     let body = "x".repeat(200_000);
     let chunks = |body: &str, size: usize| {
         let head = "PUT /chunks HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -69,7 +79,7 @@ fn a_mirror_may_speak_tls() {
     let front = Start::new(route_to(&[mirror.node()])).https().start();
     let addr = front.https.expect("a gateway with TLS");
     let plugins = json!({ "proxy-mirror": { "host": format!("https://{addr}") } });
-    let gateway = mirrored(&origin.node(), &plugins, json!({}));
+    let gateway = mirrored(Protocol::Http1, &origin.node(), &plugins, json!({}));
     let mut client = gateway.client();
     for number in 1..=3 {
         assert_eq!(client.request(post("/tls", "hello")).text(), "hello");
@@ -81,6 +91,50 @@ fn a_mirror_may_speak_tls() {
         ("/tls", &b"hello"[..], Some("a.test"))
     );
     assert_eq!(copy.field("x-forwarded-proto"), Some("https"), "by the gateway in front of it");
+}
+
+/// Calls go over HTTP/2 to the node and to the mirror alike, from clients of either protocol.
+#[test]
+fn a_mirror_may_speak_grpc() {
+    let node = h2_origin([], |connection| {
+        while let Some(request) = connection.request() {
+            connection.head(request.stream, &[(":status", "200"), ("content-type", "application/grpc")], false);
+            connection.content(request.stream, &request.body, false);
+            connection.head(request.stream, &[("grpc-status", "0")], true);
+        }
+    });
+    let (sender, copies_of) = channel();
+    let mirror = h2_origin([], move |connection| {
+        while let Some(request) = connection.request() {
+            let _ = sender.send(request.clone());
+            connection.head(request.stream, &[(":status", "200"), ("grpc-status", "12")], true);
+        }
+    });
+    let plugins = json!({ "proxy-mirror": { "host": format!("grpc://{}", mirror.node()) } });
+    let upstream = json!({ "scheme": "grpc", "nodes": { node.node(): 1 } });
+    let route = json!({ "id": "all", "uri": "/*", "upstream": upstream, "plugins": plugins });
+    let gateway = Start::new(json!({ "routes": [route] })).http2().start();
+    let message = [b"\0\0\0\xea\x60".to_vec(), vec![b'm'; 60_000]].concat();
+    let head = format!(
+        "POST /a.T/M HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/grpc\r\nX-Some-Bin: AAE=\r\nTE: trailers\r\n\
+         Grpc-Timeout: 20S\r\nContent-Length: {}\r\n\r\n",
+        message.len()
+    );
+    for number in 1..=4 {
+        let call = [head.as_bytes(), &message].concat();
+        let answer = match number % 2 {
+            0 => gateway.client().request(call),
+            _ => H2Client::connect(gateway.addr).request(call),
+        };
+        assert_eq!((answer.status, answer.trailers.get("grpc-status")), (200, Some("0")), "{:?}", answer.fields);
+        copies(&gateway, "answered", number);
+        let copy = copies_of.recv_timeout(LIMIT).expect("a copy");
+        let fields = [":method", ":path", ":authority", "content-type", "te", "x-some-bin", "grpc-timeout"];
+        let seen: Vec<_> = fields.iter().map(|name| copy.field(name).unwrap_or("-")).collect();
+        assert_eq!(seen, ["POST", "/a.T/M", "a.test", "application/grpc", "trailers", "AAE=", "20S"]);
+        assert!(copy.body == message, "{} bytes", copy.body.len());
+    }
+    assert_eq!(mirror.connections(), 1, "calls share a connection to the mirror");
 }
 
 #[test]
@@ -102,21 +156,20 @@ fn a_copy_may_have_another_path() {
         if !rewrite.is_null() {
             plugins["proxy-rewrite"] = rewrite;
         }
-        let gateway = mirrored(&origin.node(), &plugins, json!({}));
+        let gateway = mirrored(Protocol::Http1, &origin.node(), &plugins, json!({}));
         assert_eq!(gateway.get(path).status, 200);
         copies(&gateway, "answered", 1);
         assert_eq!(mirror.last().target, target, "{plugins}");
     }
 }
 
-#[test]
-fn nobody_waits_for_a_mirror() {
+fn nobody_waits_for_a_mirror(over: Protocol) {
     let origin = Origin::hello();
     // The mirror accepts requests and never answers.
     let silent = Origin::scripted(|connection| connection.await_close());
     let settings = json!({ "limits": { "mirror_copies": 5 } });
-    let gateway = mirrored(&origin.node(), &to(&silent.node()), settings);
-    let mut client = gateway.client();
+    let gateway = mirrored(over, &origin.node(), &to(&silent.node()), settings);
+    let mut client = gateway.caller();
     let (_, took) = timed(|| {
         for _ in 0..50 {
             assert_eq!(client.get("/").status, 200);
@@ -127,18 +180,17 @@ fn nobody_waits_for_a_mirror() {
     assert_eq!(gateway.metric("weir_mirror_requests_total", &[]), 45.0);
 }
 
-#[test]
-fn a_mirror_that_fails_is_only_counted() {
+fn a_mirror_that_fails_is_only_counted(over: Protocol) {
     let origin = Origin::hello();
     let refusing = Refusing::bind();
-    let gateway = mirrored(&origin.node(), &to(&refusing.node()), json!({}));
+    let gateway = mirrored(over, &origin.node(), &to(&refusing.node()), json!({}));
     for number in 1..=3 {
         assert_eq!(gateway.get("/").status, 200);
         copies(&gateway, "failed", number);
     }
     let closing = Origin::scripted(|connection: &mut Connection| drop(connection.request()));
-    let gateway = mirrored(&origin.node(), &to(&closing.node()), json!({}));
-    assert_eq!(gateway.client().request(post("/", "x")).status, 200);
+    let gateway = mirrored(over, &origin.node(), &to(&closing.node()), json!({}));
+    assert_eq!(gateway.caller().request(post("/", "x")).status, 200);
     copies(&gateway, "failed", 1);
     assert_eq!(closing.requests().len(), 1, "a copy is sent once");
 }
@@ -146,14 +198,13 @@ fn a_mirror_that_fails_is_only_counted() {
 #[test]
 fn a_mirror_receives_what_the_upstream_could_not() {
     let (refusing, mirror) = (Refusing::bind(), Origin::echo());
-    let gateway = mirrored(&refusing.node(), &to(&mirror.node()), json!({}));
-    assert_eq!(gateway.client().request(post("/", "hello")).status, 502);
+    let gateway = mirrored(Protocol::Http1, &refusing.node(), &to(&mirror.node()), json!({}));
+    assert_eq!(gateway.caller().request(post("/", "hello")).status, 502);
     copies(&gateway, "answered", 1);
     assert_eq!(mirror.last().body, b"hello");
 }
 
-#[test]
-fn a_request_that_is_sent_again_is_copied_once() {
+fn a_request_that_is_sent_again_is_copied_once(over: Protocol) {
     let resetting = Origin::scripted(|connection| {
         if connection.head().is_some() {
             connection.reset();
@@ -162,10 +213,10 @@ fn a_request_that_is_sent_again_is_copied_once() {
     let (origin, mirror) = (Origin::echo(), Origin::echo());
     let nodes = json!({ (resetting.node()): 1, (origin.node()): 1 });
     let route = json!({ "id": "all", "uri": "/*", "upstream": { "nodes": nodes }, "plugins": to(&mirror.node()) });
-    let gateway = Gateway::start(json!({ "routes": [route] }));
+    let gateway = Start::new(json!({ "routes": [route] })).over(over).start();
     for number in 1..=4 {
         // The body comes when the first try may have failed already.
-        let mut client = gateway.client();
+        let mut client = gateway.caller();
         client.send("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\n");
         wait_until("the last node to see the head", LIMIT, || (origin.requests().len() == number).then_some(()));
         client.send("hello");
@@ -179,20 +230,19 @@ fn a_request_that_is_sent_again_is_copied_once() {
     assert!(!resetting.requests().is_empty(), "some were sent again");
 }
 
-#[test]
-fn what_is_too_long_or_not_whole_is_not_copied() {
+fn what_is_too_long_or_not_whole_is_not_copied(over: Protocol) {
     let (origin, mirror) = (Origin::echo(), Origin::echo());
     let settings = json!({ "limits": { "mirror_body": 1000 } });
-    let gateway = mirrored(&origin.node(), &to(&mirror.node()), settings);
+    let gateway = mirrored(over, &origin.node(), &to(&mirror.node()), settings);
     let long = "x".repeat(1001);
-    assert_eq!(gateway.client().request(post("/", &long)).text(), long);
+    assert_eq!(gateway.caller().request(post("/", &long)).text(), long);
     copies(&gateway, "dropped", 1);
     let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let response = gateway.client().request([head.as_bytes(), &chunked(long.as_bytes(), 10)].concat());
+    let response = gateway.caller().request([head.as_bytes(), &chunked(long.as_bytes(), 10)].concat());
     assert_eq!(response.text(), long);
     copies(&gateway, "dropped", 2);
 
-    let mut client = gateway.client();
+    let mut client = gateway.caller();
     client.send(format!("{head}5\r\nhello\r\n"));
     wait_until("the upstream to see the head", LIMIT, || (origin.requests().len() == 3).then_some(()));
     client.reset();
@@ -207,7 +257,7 @@ fn a_share_of_the_requests_is_copied() {
     let (origin, mirror) = (Origin::hello(), Origin::hello());
     let mut plugins = to(&mirror.node());
     plugins["proxy-mirror"]["sample_ratio"] = json!(0.5);
-    let gateway = mirrored(&origin.node(), &plugins, json!({}));
+    let gateway = mirrored(Protocol::Http1, &origin.node(), &plugins, json!({}));
     let mut client = gateway.client();
     for _ in 0..400 {
         assert_eq!(client.get("/").status, 200);

@@ -97,6 +97,6 @@ fn resources(script: &str) -> Vec<(&str, &str)> {
     let found: Vec<_> = calls
         .map(|(path, rest)| (path, rest.split_once("'\n").map_or(rest, |(body, _)| body).trim_end_matches('\'')))
         .collect();
-    assert_eq!(found.len(), 6, "{found:?}");
+    assert_eq!(found.len(), 8, "{found:?}");
     found
 }

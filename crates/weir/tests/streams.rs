@@ -13,22 +13,22 @@ use crate::harness::{
 };
 
 /// A gateway with listeners for streams: `addrs[1]` and on.
-fn start(config: &Value, tcp: &Value, more: &Value) -> Gateway {
+pub(crate) fn start(config: &Value, tcp: &Value, more: &Value) -> Gateway {
     settled(Start::new(config), tcp, more).start()
 }
 
-fn settled(start: Start, tcp: &Value, more: &Value) -> Start {
+pub(crate) fn settled(start: Start, tcp: &Value, more: &Value) -> Start {
     let mut settings = json!({ "listen": { "http": ["127.0.0.1:0"], "https": [], "tcp": tcp } });
     settings.as_object_mut().expect("settings").extend(more.as_object().expect("settings").clone());
     start.settings(settings).workers(2).own_listeners()
 }
 
-fn plain(config: &Value) -> Gateway {
+pub(crate) fn plain(config: &Value) -> Gateway {
     start(config, &json!(["127.0.0.1:0"]), &json!({}))
 }
 
 /// A service that says its name, and then sends back what it gets until the client's end, and its own.
-fn echo(name: &'static str) -> String {
+pub(crate) fn echo(name: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let addr = listener.local_addr().expect("an address").to_string();
     thread::spawn(move || {
@@ -44,14 +44,14 @@ fn echo(name: &'static str) -> String {
     addr
 }
 
-fn connect(addr: SocketAddr) -> TcpStream {
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("connect");
     stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
     stream
 }
 
 /// All that comes back for `sent`, after which the client ends its side; of a connection that is reset, what came before.
-fn exchange(addr: SocketAddr, sent: &[u8]) -> String {
+pub(crate) fn exchange(addr: SocketAddr, sent: &[u8]) -> String {
     let mut stream = connect(addr);
     let _ = stream.write_all(sent);
     let _ = stream.shutdown(Shutdown::Write);
@@ -60,7 +60,7 @@ fn exchange(addr: SocketAddr, sent: &[u8]) -> String {
     String::from_utf8_lossy(&received).into_owned()
 }
 
-fn route(fields: &Value, node: &str) -> Value {
+pub(crate) fn route(fields: &Value, node: &str) -> Value {
     let mut route = json!({ "upstream": { "scheme": "tcp", "nodes": { node: 1 } } });
     route.as_object_mut().expect("a route").extend(fields.as_object().expect("fields").clone());
     route
@@ -165,7 +165,8 @@ fn tls_is_passed_on_by_name() {
     let mut routes: Vec<Value> =
         names.iter().zip(&servers).map(|(name, redis)| route(&json!({ "sni": name }), &node(redis))).collect();
     routes.push(route(&json!({}), &node(&clear)));
-    let gateway = plain(&json!({ "stream_routes": routes }));
+    let log = json!({ "stream_access_log": { "path": "stdout", "format": "$ssl_preread_server_name $status" } });
+    let gateway = start(&json!({ "stream_routes": routes }), &json!(["127.0.0.1:0"]), &log);
     let port = gateway.addrs[1].port();
     let ca = authority.file().display().to_string();
     for (name, server) in names.iter().zip(&servers) {
@@ -175,6 +176,10 @@ fn tls_is_passed_on_by_name() {
     }
     // What is no TLS goes where no name is asked for.
     assert_eq!(redis_cli(port, &[], &["PING"]), "PONG");
+    // Workers write their lines each.
+    let mut lines: Vec<_> = (0..3).map(|_| gateway.line()).collect();
+    lines.sort();
+    assert_eq!(lines, ["- 200", "a.test 200", "b.test 200"]);
 }
 
 #[test]
@@ -323,6 +328,10 @@ fn what_is_not_for_streams_is_refused_by_name() {
             "cannot be used for streams",
         ),
         (json!({ "stream_routes": [{ "upstream": { "scheme": "tcp", "nodes": { "a": 1 } } }] }), "needs a port"),
+        (
+            json!({ "stream_routes": [{ "upstream": { "scheme": "udp", "proxy_protocol": "v1", "nodes": { "a:1": 1 } } }] }),
+            "not supported yet: proxy_protocol of an upstream with scheme: udp",
+        ),
         (json!({ "stream_routes": [{ "server_port": 1 }] }), "a stream route needs upstream"),
         (
             json!({ "routes": [{ "uri": "/", "upstream": { "scheme": "tcp", "nodes": { "a:1": 1 } } }] }),
@@ -428,6 +437,7 @@ fn every_stream_has_a_line_in_a_log_of_its_own() {
         ("server_addr", json!("127.0.0.1")),
         ("server_port", json!(gateway.addrs[1].port())),
         ("protocol", json!("TCP")),
+        ("sni", Value::Null),
         ("bytes_received", json!(5)),
         ("bytes_sent", json!(6)),
         ("upstream_addr", json!(node)),

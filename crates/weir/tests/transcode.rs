@@ -267,3 +267,57 @@ fn a_proto_that_changes_is_in_force_at_once() {
     gateway.must("DELETE", "routes/r", "");
     gateway.must("DELETE", "protos/p", "");
 }
+
+#[test]
+fn kongs_gateway_calls_the_methods_of_a_file() {
+    let service = Service::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("test.proto");
+    std::fs::write(&file, PROTO).expect("written");
+    let (host, port) = service.node.rsplit_once(':').expect("host and port");
+    let document = |file: &str| {
+        format!(
+            "_format_version: '3.0'\nservices:\n- {{name: s, protocol: grpc, host: {host}, port: {port}, routes: [{{name: r, paths: [/], \
+             strip_path: false, plugins: [{{name: grpc-gateway, config: {{proto: {file}}}}}]}}]}}\n"
+        )
+    };
+    let gateway = Start::text(&document(&file.display().to_string())).http2().start();
+    let get = gateway.client().request("GET /v1/a/b:get?i32=7&color=BLUE HTTP/1.1\r\nHost: a\r\n\r\n");
+    let told: Value = serde_json::from_str(&get.text()).unwrap_or_default();
+    assert_eq!(
+        (get.status, &told["text"], &told["i32"], &told["color"]),
+        (200, &json!("a/b"), &json!(7), &json!("BLUE")),
+        "{get:?}"
+    );
+    assert_eq!(get.field("content-type"), Some("application/json"));
+    let body = r#"{"i64":5}"#;
+    let patch = format!(
+        "PATCH /v1/shelves/x/books/7 HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let patch = gateway.client().request(patch);
+    let told: Value = serde_json::from_str(&patch.text()).unwrap_or_default();
+    assert_eq!((patch.status, &told["text"], &told["i64"]), (200, &json!("shelves/x"), &json!(5)), "{patch:?}");
+    for (request, status) in [("GET /v1/none", 400), ("POST /test.T/Unary", 400), ("OPTIONS /v1/a:get", 200)] {
+        let response = gateway.client().request(format!("{request} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(response.status, status, "{request}: {response:?}");
+    }
+    for (name, text, says) in [
+        ("none.proto", None, "the file cannot be read"),
+        ("wrong.proto", Some("syntax ="), "no .proto file"),
+        (
+            "bare.proto",
+            Some("syntax = \"proto3\"; message M {}"),
+            "no method in the file has the option google.api.http",
+        ),
+        ("file.txt", Some(""), "expected the path of a .proto file"),
+    ] {
+        let (proto, rules) = (folder.path().join(name), folder.path().join("kong.yml"));
+        if let Some(text) = text {
+            std::fs::write(&proto, text).expect("written");
+        }
+        std::fs::write(&rules, document(&proto.display().to_string())).expect("written");
+        let (code, _, told) = crate::harness::weir(&["check", &rules.display().to_string()]);
+        assert!(code == 1 && told.contains(says), "{name}: {told}");
+    }
+}

@@ -9,7 +9,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Frame, Gateway, H2Client, LIMIT, Origin, Process, Start, each, repository, route_with, timed};
+use crate::harness::{
+    Frame, Gateway, H2Client, LIMIT, Origin, Process, Start, each, repository, route_with, timed, wait_until,
+};
 use crate::streaming::{repeat, switching, upgraded, websocket_route};
 
 /// Close frame of a server with 1001.
@@ -124,6 +126,32 @@ fn streams_of_http2_speak_to_a_real_node() {
     assert_eq!(exactly(&mut client, id, 4), [0x88, 2, 0x03, 0xe8]);
     assert_eq!((client.piece(id), peer.says()), (None, "close 1000".to_owned()));
     gateway.await_metric("weir_websocket_connections", &[], 0.0);
+}
+
+/// A node that takes requests over HTTP/2 switches over HTTP/1.1, which it is offered alone for that.
+#[test]
+fn nodes_that_choose_http2_switch_over_http1() {
+    let (peer, node) = node();
+    // Another gateway ends TLS in front of the node, and chooses HTTP/2 where that is offered.
+    let front =
+        gateway(&node, json!({ "access_log": { "path": "FOLDER/access.log", "format": "$server_protocol $status" } }));
+    let upstream = json!({ "scheme": "https", "http2": true, "nodes": { (front.https.expect("an address for TLS").to_string()): 1 } });
+    let gateway = Start::new(route_with(json!({ "enable_websocket": true }), upstream)).http2().start();
+    for _ in 0..2 {
+        // What is no handshake of WebSocket is refused by the node.
+        assert_eq!(gateway.get("/").status, 426);
+        assert_eq!(Peer::start(&["echo", &format!("ws://{}/", gateway.addr)]).says(), "ok");
+        assert_eq!(peer.says(), "close 1000");
+    }
+    let (mut client, id) = stream(&gateway);
+    client.data(id, b"\x88\x82\0\0\0\0\x03\xe8", true);
+    assert_eq!(exactly(&mut client, id, 4), [0x88, 2, 0x03, 0xe8]);
+    let log = wait_until("five lines", LIMIT, || {
+        let text = std::fs::read_to_string(front.file("access.log")).unwrap_or_default();
+        Some(text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|lines| lines.len() >= 5)
+    });
+    let over_http1 = "HTTP/1.1 101";
+    assert_eq!(log, ["HTTP/2.0 426", over_http1, "HTTP/2.0 426", over_http1, over_http1]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::header::{ETAG, IF_NONE_MATCH};
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 use weir_store::{Change, Expectation, Item, Key, Kind};
 
@@ -26,8 +27,24 @@ impl Api {
             None => None,
             Some(name) => Some(named(name)?),
         };
+        let wanted = Wanted::read(request)?;
         let turn = self.turns.list().await?;
-        let listing = self.configuration.listing(kind).await.map_err(|error| Answer::store(&error))?;
+        let mut listing = self.configuration.listing(kind).await.map_err(|error| Answer::store(&error))?;
+        if let Some(wanted) = wanted {
+            let (gateway, audience) = (Arc::clone(&self.gateway), request.audience());
+            let choosing = tokio::task::spawn_blocking(move || {
+                let total = wanted.choose(&*gateway, audience, &mut listing.items);
+                (listing, total)
+            });
+            let (listing, total) = choosing.await.map_err(|panicked| {
+                tracing::error!(%panicked, "a list of resources could not be made");
+                Answer::internal()
+            })?;
+            let shown: Vec<Value> =
+                listing.items.iter().map(|item| shown(&*self.gateway, item, request.audience())).collect();
+            let body = json!({ "revision": listing.revision, "total": total, "resources": shown });
+            return Ok(Answer::json(StatusCode::OK, &body).with(ETAG, etag(listing.revision)));
+        }
         let (revision, total, bytes) = (listing.revision, listing.items.len(), bytes_of(&listing.items));
         let begin = format!("{{\"revision\":{revision},\"total\":{total},\"resources\":[");
         let (gateway, audience) = (Arc::clone(&self.gateway), request.audience());
@@ -126,6 +143,80 @@ impl Api {
             }
         };
         Ok(Prepared { change: Change { key, value, expires: None }, expectation, before })
+    }
+}
+
+/// A search, or a page.
+struct Wanted {
+    /// Words that have to stand in the key or the text, in any case.
+    words: Vec<Regex>,
+    /// The page, from 1, and how many are on it.
+    page: (usize, usize),
+    by_time: bool,
+}
+
+impl Wanted {
+    /// Resources on a page, unless told.
+    const PAGE: usize = 50;
+    const MOST: usize = 500;
+    /// Words of a search.
+    const WORDS: usize = 8;
+
+    /// The search of a request; `None` where everything is asked for.
+    fn read(request: &Request) -> Result<Option<Self>, Answer> {
+        let query = &request.query;
+        if ["q", "page", "page_size", "sort"].iter().all(|name| query.get(name).is_none()) {
+            return Ok(None);
+        }
+        let number = |name: &str, usual: usize, most: usize| match query.get(name) {
+            None => Ok(usual),
+            Some(text) => {
+                let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+                number.ok_or_else(|| Answer::bad(format!("{name}: expected a whole number from 1 to {most}")))
+            }
+        };
+        let word = |word: &str| RegexBuilder::new(&regex::escape(word)).case_insensitive(true).build();
+        let words: Result<_, _> =
+            query.get("q").unwrap_or_default().split_whitespace().take(Self::WORDS).map(word).collect();
+        Ok(Some(Self {
+            words: words.map_err(|_| Answer::bad("q: the words are too long"))?,
+            page: (number("page", 1, usize::MAX)?, number("page_size", Self::PAGE, Self::MOST)?),
+            by_time: match query.get("sort") {
+                None | Some("key") => false,
+                Some("modified") => true,
+                Some(other) => return Err(Answer::bad(format!("sort: expected key or modified, found {other}"))),
+            },
+        }))
+    }
+
+    /// Leaves the resources of the page, and returns how many there are on all pages.
+    fn choose(&self, gateway: &dyn Gateway, audience: Audience, items: &mut Vec<Item>) -> usize {
+        if !self.words.is_empty() {
+            items.retain(|item| self.fits(gateway, audience, item));
+        }
+        let total = items.len();
+        if self.by_time {
+            items.sort_by(|one, other| other.modified.cmp(&one.modified).then_with(|| one.key.cmp(&other.key)));
+        } else {
+            items.sort_by(|one, other| one.key.cmp(&other.key));
+        }
+        let (page, size) = self.page;
+        let from = (page - 1).saturating_mul(size).min(total);
+        items.truncate(from.saturating_add(size));
+        items.drain(..from);
+        total
+    }
+
+    /// True if all words stand in what the reader is shown: a search must not find what is concealed.
+    fn fits(&self, gateway: &dyn Gateway, audience: Audience, item: &Item) -> bool {
+        let id = item.key.id();
+        let stands = |text: &str| self.words.iter().all(|word| word.is_match(id) || word.is_match(text));
+        if !stands(&item.value) {
+            return false;
+        }
+        let may_hide =
+            matches!(item.key.kind(), Kind::Ssls | Kind::PluginMetadata) || gateway.may_hold_secrets(&item.value);
+        !may_hide || stands(&presented(gateway, &item.key, &item.value, audience).to_string())
     }
 }
 

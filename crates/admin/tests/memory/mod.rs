@@ -204,6 +204,8 @@ fn schemas() -> Schemas {
         schema: schema.clone(),
         consumer_schema: (priority > 0).then(|| schema.clone()),
         metadata_schema: None,
+        doc: "",
+        example: "",
     };
     Schemas::new(vec![plugin("echo", -1), plugin("key-auth", 2500)])
 }

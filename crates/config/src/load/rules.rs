@@ -258,13 +258,9 @@ fn check_stream_nodes(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
             found.push(Diagnostic::warning(key.mark, field(path, name), code));
         }
     }
-    if scheme == "udp" {
-        for name in ["checks", "proxy_protocol"] {
-            if let Some((key, _)) = node.entry(name) {
-                let code = Code::NotSupported { feature: format!("{name} of an upstream with scheme: udp").into() };
-                found.push(Diagnostic::error(key.mark, field(path, name), code));
-            }
-        }
+    if let ("udp", Some((key, _))) = (scheme, node.entry("proxy_protocol")) {
+        let code = Code::NotSupported { feature: "proxy_protocol of an upstream with scheme: udp".into() };
+        found.push(Diagnostic::error(key.mark, field(path, "proxy_protocol"), code));
     }
 }
 
@@ -465,6 +461,9 @@ fn part_host_and_port(item: &mut Node, path: &str, found: &mut Vec<Diagnostic>) 
     found.push(Diagnostic::warning(mark, field(path, "host"), code));
 }
 
+/// Bytes of content that a server takes before it has announced any window (RFC 9113 section 6.9.2).
+const MOST_OVER_HTTP2: usize = 65_535;
+
 /// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be
 /// found dead.
 fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
@@ -486,8 +485,11 @@ fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>)
     }
     let active = node.get("checks").and_then(|checks| checks.get("active"));
     let kind = active.and_then(|active| active.get("type")).and_then(Node::as_str);
-    if speaks_grpc(node) && matches!(kind, None | Some("http" | "https")) {
-        refuse("over HTTP/1.1 of a node that speaks gRPC (`type: grpc` and `tcp` can be used)");
+    let speaks_http2 = speaks_grpc(node) || node.get("http2").is_some_and(|http2| http2.kind == Kind::Bool(true));
+    let body = active.and_then(|active| active.get("http_req_body")).and_then(Node::as_str).unwrap_or_default();
+    let has_port = active.is_some_and(|active| active.get("port").is_some());
+    if speaks_http2 && !has_port && !matches!(kind, Some("tcp" | "grpc")) && body.len() > MOST_OVER_HTTP2 {
+        refuse("over HTTP/2 with `http_req_body` of more than 65,535 bytes");
     }
 }
 

@@ -73,7 +73,7 @@ pub struct ActiveChecks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckType {
-    /// A request, judged by the status of its answer.
+    /// A request, judged by the status of its answer; over HTTP/2 where requests to the node are, unless `port` is set.
     #[default]
     Http,
     /// The same over TLS.

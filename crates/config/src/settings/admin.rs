@@ -26,6 +26,9 @@ pub struct Admin {
     /// a key.
     #[schemars(length(max = 64), inner(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]+$")))]
     pub hosts: Vec<String>,
+    /// True: the gateway's own dashboard is at `/` ([what it shows](dashboard.md)). Its files are public, what it shows
+    /// needs a key.
+    pub dashboard: bool,
     /// The path of a folder whose files are served at `/ui`, such as APISIX's dashboard ([how](dashboard.md)). The
     /// files are public: every client that reaches the API reads them without a key. Empty: nothing is served at `/ui`.
     #[schemars(length(max = 4096))]
@@ -96,6 +99,7 @@ impl Default for Admin {
             allow: local.into_iter().filter_map(AddrRange::new).collect(),
             cors: true,
             hosts: Vec::new(),
+            dashboard: true,
             ui: String::new(),
             tls: AdminTls::default(),
         }

@@ -223,12 +223,11 @@ fn files_that_are_refused() {
             },
             Case {
                 about: "what connections over HTTP/2 cannot have",
-                text: "upstreams:\n  - {nodes: {'a:1': 1}, scheme: grpc, http2: true, proxy_protocol: v1}\n  - {nodes: {'a:1': 1}, http2: true, proxy_protocol: v1}\n  - {nodes: {'a:1': 1}, scheme: grpc, checks: {active: {}}}\n#END",
+                text: "upstreams:\n  - {nodes: {'a:1': 1}, scheme: grpc, http2: true, proxy_protocol: v1}\n  - {nodes: {'a:1': 1}, http2: true, proxy_protocol: v1}\n#END",
                 said: &[
                     "t:2:39: warning: upstreams[0].http2: has no effect with scheme: grpc and grpcs, which are HTTP/2",
                     "t:2:52: upstreams[0].proxy_protocol: not supported yet: proxy_protocol on connections over HTTP/2",
                     "t:3:38: upstreams[1].proxy_protocol: not supported yet: proxy_protocol on connections over HTTP/2",
-                    "t:4:39: upstreams[2].checks: not supported yet: health checks over HTTP/1.1 of a node that speaks gRPC (`type: grpc` and `tcp` can be used)",
                 ],
                 routes: None,
             },

@@ -17,13 +17,17 @@ use weir_config::diagnostic::nearest;
 use weir_config::{Diagnostic, Hint, Kind, Lowered, Mark, Node, OnRoutes, ResourceKind};
 use weir_plugins::kong::definitions;
 
+use super::address::Address;
 use super::groups::Groups;
-use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, text};
+use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, number, text};
 use crate::document::{Document, Entity, EntityKind, rule, whole};
 use crate::front_end::plugin_names;
 
 /// Name of the plugin whose configuration becomes limits of routes.
 const TIMEOUT: &str = "upstream-timeout";
+
+/// Name of the plugin that needs the scheme and the port of its service.
+const CANARY: &str = "canary";
 
 /// The scope of a plugin: numbers of entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -223,7 +227,7 @@ impl<'d> Scoped<'d> {
         let id = layers.known.entry(key).or_insert_with(|| {
             let id = format!("{LAYER}{number}");
             let mut made = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
-            plugins.iter().for_each(|plugin| self.put(plugin, &mut made));
+            plugins.iter().for_each(|plugin| self.put(scope_of(plugin), plugin, &mut made));
             let item = map(first.node.mark, [("id", text(&id)), ("plugins", made.node)]);
             let entity = weir_config::Entity { elsewhere: made.elsewhere, ..first.origin() };
             lowered.add(ResourceKind::ConsumerGroups, item, entity);
@@ -271,19 +275,38 @@ impl<'d> Scoped<'d> {
         Some(Node { mark: given.mark, ..text(&consumers::key(found)) })
     }
 
+    /// Writes the scheme of the service before the other host of a canary, and its port behind a host without one.
+    fn complete_canary(&self, scope: Scope, config: &mut Node) {
+        let of_route = |number: usize| self.document.entities.get(number).and_then(|route| route.reference("service"));
+        let service = scope.service.or_else(|| scope.route.and_then(of_route));
+        let service = service.and_then(|number| self.document.entities.get(number));
+        let address = service.and_then(|service| Address::of(service, &mut Vec::new()));
+        let (Some(address), Some(host)) = (address, config.get("upstream_host").and_then(Node::as_str)) else { return };
+        let scheme = if matches!(address.protocol.as_str(), "https" | "wss") { "https" } else { "http" };
+        let host = Node { mark: config.mark_of("upstream_host"), ..text(&format!("{scheme}://{host}")) };
+        if config.get("upstream_port").is_none() {
+            let port = Node { mark: host.mark, ..number(address.port) };
+            config.insert("upstream_port", port);
+        }
+        config.insert("upstream_host", host);
+    }
+
     fn collect(&self, scope: Scope) -> Plugins {
         let mut plugins = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
-        self.plugins(scope).for_each(|plugin| self.put(plugin, &mut plugins));
+        self.plugins(scope).for_each(|plugin| self.put(scope, plugin, &mut plugins));
         plugins
     }
 
-    fn put(&self, plugin: &Entity, plugins: &mut Plugins) {
+    fn put(&self, scope: Scope, plugin: &Entity, plugins: &mut Plugins) {
         let name = plugin.text("name").unwrap_or_default();
         let mark = plugin.node.mark;
         let mut config = plugin.node.get("config").cloned().unwrap_or_else(|| map(mark, []));
         drop_nulls(&mut config);
         if let Some(anonymous) = config.get("anonymous").and_then(|node| self.consumer(node)) {
             config.insert("anonymous", anonymous);
+        }
+        if name == CANARY {
+            self.complete_canary(scope, &mut config);
         }
         if let Some(filter) = filter(plugin) {
             config.insert("_meta", map(mark, [("filter", filter)]));
@@ -309,6 +332,13 @@ impl Plugins {
         }
         self.elsewhere.extend(over.elsewhere);
     }
+}
+
+/// The entities that a plugin names.
+fn scope_of(plugin: &Entity) -> Scope {
+    let [service, route, consumer, group] =
+        ["service", "route", "consumer", "consumer_group"].map(|field| plugin.reference(field));
+    Scope { service, route, consumer, group }
 }
 
 /// A field that is null is not set.
@@ -348,8 +378,7 @@ fn is_before_consumers(name: &str) -> bool {
 }
 
 fn scope(document: &Document, plugin: &Entity, found: &mut Vec<Diagnostic>) -> Option<Scope> {
-    let [service, route, consumer, group] =
-        ["service", "route", "consumer", "consumer_group"].map(|field| plugin.reference(field));
+    let Scope { service, route, consumer, group } = scope_of(plugin);
     let name = plugin.text("name").unwrap_or_default();
     if plugin.node.get("ordering").is_some() {
         let text = "an order of plugins of its own is Kong Enterprise's and not supported: plugins run by priority";

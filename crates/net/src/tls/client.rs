@@ -82,6 +82,16 @@ impl Setup {
             .map_err(|_| "TLS cannot be set up")
     }
 
+    /// As [`Setup::session`], with HTTP/1.1 as the only protocol that is offered.
+    ///
+    /// # Errors
+    /// As [`Setup::session`].
+    pub fn session_over_http1(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        UnbufferedClientConnection::new(Arc::new(config), server_name(host)?).map_err(|_| "TLS cannot be set up")
+    }
+
     /// Connects over a Tokio socket.
     ///
     /// # Errors

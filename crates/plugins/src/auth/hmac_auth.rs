@@ -243,7 +243,7 @@ struct Checked {
     found: PerRequest<ConsumerMatch>,
 }
 
-/// All that a client is told of a signature that is not good.
+/// The only message to a client about an invalid signature.
 const REFUSED: &str = "client request can't be validated";
 
 impl Plugin for Checked {

@@ -5,7 +5,7 @@ mod claims;
 pub(crate) mod client;
 pub(crate) mod conf;
 mod flow;
-mod jose;
+pub(crate) mod jose;
 mod provider;
 pub(crate) mod session;
 
@@ -279,7 +279,7 @@ impl Authenticating {
 }
 
 impl Headers {
-    /// Tells the upstream who calls, and drops what the client said of that.
+    /// Sets the fields for the upstream, and drops those of the client.
     fn tell(&self, cx: &mut RequestCx<'_>, token: Option<&str>, user: Option<&Claims>) {
         for name in ["X-Access-Token", "X-Userinfo", "X-ID-Token", "X-Refresh-Token"] {
             cx.request_mut().remove_field(&FieldName::constant(name));
@@ -298,7 +298,7 @@ impl Headers {
         }
     }
 
-    /// Tells it of a session what is in no other token.
+    /// Sets the fields of a session that no bearer token has.
     fn tell_session(&self, cx: &mut RequestCx<'_>, session: &Session) {
         if let Some(token) = Jwt::parse(&session.id_token).filter(|_| self.id_token) {
             let json = serde_json::to_vec(&token.claims).unwrap_or_default();

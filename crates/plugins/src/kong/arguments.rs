@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Map, Value};
 use weir_wire::query;
 
 /// Arguments with their values.
@@ -100,6 +101,16 @@ impl Arguments {
         }
     }
 
+    /// The arguments as an object: one without `=` is true, and one that comes several times has a list.
+    pub(super) fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        for (name, value) in self.iter() {
+            let value = value.map_or(Value::Bool(true), |text| String::from_utf8_lossy(text).into());
+            put(&mut object, String::from_utf8_lossy(name).into_owned(), value);
+        }
+        object
+    }
+
     /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -120,6 +131,15 @@ impl Arguments {
                 }
             }
         }
+    }
+}
+
+/// Puts a value; one of a name that is there already makes a list.
+pub(super) fn put(object: &mut Map<String, Value>, name: String, value: Value) {
+    match object.get_mut(&name) {
+        None => drop(object.insert(name, value)),
+        Some(Value::Array(list)) => list.push(value),
+        Some(held) => *held = Value::Array(vec![held.take(), value]),
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct ConsumerConf {
     password: String,
     /// The id of the consumer, with which passwords are hashed.
     consumer_id: String,
-    /// Whether the password is hashed: `_transform: false`.
+    /// True if the password is hashed: `_transform: false`.
     is_hashed: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Conf {
     deny: Vec<String>,
 }
 
-/// What programs call themselves that are refused without configuration: libraries that send requests, and names of
+/// Names of programs that are refused without configuration: libraries that send requests, and names of
 /// crawlers with a version, as Kong refuses them.
 const BOTS: &[&str] = &[
     "(?i)(?:bot|spider|scraper|indexer|crawler)[a-z0-9_-]*/v?[0-9]",

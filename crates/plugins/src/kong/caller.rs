@@ -1,11 +1,11 @@
-//! What plugins that authenticate have in common.
+//! Parts that plugins that authenticate share.
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, RequestCx};
 
 use super::body;
 use super::consumer::Told;
 
-/// What becomes of a request when it is known who calls, and when it is not.
+/// Outcome of authentication: the caller, the anonymous consumer or a refusal.
 #[derive(Debug)]
 pub(super) struct Caller {
     told: Told,

@@ -34,7 +34,7 @@ pub(crate) struct Conf {
     header_name: String,
     /// Form of the id.
     generator: Generator,
-    /// Whether the client is told the id.
+    /// Tells the client the id.
     echo_downstream: bool,
 }
 

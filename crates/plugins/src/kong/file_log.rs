@@ -22,7 +22,7 @@ pub(crate) struct Conf {
     /// The file.
     #[schemars(length(min = 1))]
     path: String,
-    /// Whether the file is opened for each entry; one that was moved away is made anew in any case.
+    /// Opens the file for each entry; one that was moved away is made anew in any case.
     #[serde(default, rename = "reopen")]
     _reopen: bool,
     /// Fields made by Lua; not supported.

@@ -38,7 +38,7 @@ pub(crate) struct Conf {
     /// Further fields of requests to the collector.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// How entries wait.
+    /// Queue of entries.
     #[serde(default)]
     queue: Queue,
     /// Tries of older versions, without effect beside `queue`.
@@ -52,7 +52,7 @@ pub(crate) struct Conf {
     custom_fields_by_lua: Option<serde_json::Value>,
 }
 
-/// How entries wait.
+/// Queue of entries.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Queue {

@@ -45,7 +45,7 @@ pub(crate) struct Conf {
     /// The claim, or the field of the token's header, that names the credential.
     #[schemars(length(min = 1))]
     key_claim_name: String,
-    /// Whether secrets are written in base64.
+    /// True if secrets are written in base64.
     secret_is_base64: bool,
     /// Claims that have to be there and to hold.
     claims_to_verify: Option<Vec<Claim>>,
@@ -54,7 +54,7 @@ pub(crate) struct Conf {
     maximum_expiration: f64,
     /// Name or id of the consumer as whom requests without a valid token go on.
     anonymous: Option<String>,
-    /// Whether `OPTIONS` needs a token too.
+    /// True if `OPTIONS` needs a token too.
     run_on_preflight: bool,
     /// The realm told in `WWW-Authenticate`.
     realm: Option<String>,
@@ -84,7 +84,7 @@ pub(crate) struct ConsumerConf {
     /// Its id.
     #[serde(rename = "id")]
     _id: String,
-    /// What the key claim holds.
+    /// Value of the key claim.
     #[schemars(length(min = 1))]
     key: String,
     /// The secret, for HS256, HS384 and HS512.
@@ -189,7 +189,7 @@ struct Checked {
     caller: Caller,
 }
 
-/// Why a request is refused: status, body and whether it brought a token.
+/// Refusal of a request: status, body, and true if the request brought a token.
 struct Refusal {
     status: u16,
     body: String,

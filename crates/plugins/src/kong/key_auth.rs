@@ -29,13 +29,13 @@ pub(crate) struct Conf {
     /// Names of fields and query arguments with the key.
     #[schemars(length(min = 1))]
     key_names: Vec<String>,
-    /// Whether fields are looked at.
+    /// Looks for keys in fields.
     key_in_header: bool,
-    /// Whether query arguments are looked at.
+    /// Looks for keys in query arguments.
     key_in_query: bool,
-    /// Whether fields of a form and values of a JSON object in the body are looked at.
+    /// Looks for keys in the body: in fields of a form and values of a JSON object.
     key_in_body: bool,
-    /// Whether `OPTIONS` needs a key too.
+    /// True if `OPTIONS` needs a key too.
     run_on_preflight: bool,
     /// Takes the key out of the request.
     hide_credentials: bool,

@@ -1,4 +1,4 @@
-//! What Kong's loggers report of an exchange.
+//! Entry that Kong's loggers report of an exchange.
 
 use std::sync::Arc;
 

@@ -14,8 +14,7 @@ pub(super) enum Media {
 impl Media {
     /// The media type of a body, by what its `Content-Type` contains, as Kong looks for it.
     pub(super) fn of(content_type: &[u8]) -> Option<Self> {
-        let text = content_type.to_ascii_lowercase();
-        let contains = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+        let contains = |part: &[u8]| content_type.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
         if contains(b"application/json") {
             return Some(Self::Json);
         }

@@ -99,7 +99,7 @@ pub(crate) struct Conf {
     /// Tells the provider at logout that tokens are not used any more.
     #[serde(default)]
     logout_revoke: bool,
-    /// Where tokens are looked for; in the header alone.
+    /// Places of tokens; the header alone.
     bearer_token_param_type: Option<Vec<String>>,
     /// Verifies signatures of tokens; they always are.
     #[serde(default = "yes")]

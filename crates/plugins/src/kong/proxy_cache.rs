@@ -49,7 +49,7 @@ pub(crate) struct Conf {
     vary_query_params: Option<Vec<String>>,
     /// Headers by which responses differ.
     vary_headers: Option<Vec<String>>,
-    /// Where responses are kept; only `memory`.
+    /// Place of responses; only `memory`.
     strategy: Strategy,
     /// Headers that tell clients of the cache.
     response_headers: Shown,

@@ -24,7 +24,7 @@ use window::{Counter, Period};
 #[derive(Debug)]
 pub(crate) struct RateLimiting;
 
-/// What requests are counted by.
+/// Identity that requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum LimitBy {
@@ -36,7 +36,7 @@ enum LimitBy {
     Path,
 }
 
-/// Where counters are kept.
+/// Place of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Policy {
@@ -62,13 +62,13 @@ pub(crate) struct Conf {
     month: Option<f64>,
     /// Requests in a year.
     year: Option<f64>,
-    /// What requests are counted by; without it the client's address.
+    /// Identity that requests are counted by; without it the client's address.
     limit_by: LimitBy,
     /// The header of `limit_by: header`.
     header_name: Option<String>,
     /// The path of `limit_by: path`.
     path: Option<String>,
-    /// Where counters are kept: in this process, or in a Redis.
+    /// Place of counters: this process, or a Redis.
     policy: Policy,
     /// True where requests pass while Redis cannot be asked; else they are answered with 500.
     fault_tolerant: bool,
@@ -246,7 +246,7 @@ struct Limiter {
     message: String,
 }
 
-/// What clients are told of a window.
+/// State of a window that clients are told.
 #[derive(Clone, Copy)]
 struct Standing {
     limit: u64,

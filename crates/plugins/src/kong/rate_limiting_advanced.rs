@@ -32,7 +32,7 @@ enum WindowType {
     Sliding,
 }
 
-/// What requests are counted by.
+/// Identity that requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Identifier {
@@ -45,7 +45,7 @@ enum Identifier {
     ConsumerGroup,
 }
 
-/// Where counters are kept.
+/// Place of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Strategy {
@@ -65,13 +65,13 @@ pub(crate) struct Conf {
     window_size: Vec<f64>,
     /// The movement of the windows.
     window_type: WindowType,
-    /// What requests are counted by; without it the client's address.
+    /// Identity that requests are counted by; without it the client's address.
     identifier: Identifier,
     /// The header of `identifier: header`.
     header_name: Option<String>,
     /// The path of `identifier: path`.
     path: Option<String>,
-    /// Where counters are kept: in this process, or in a Redis.
+    /// Place of counters: this process, or a Redis.
     strategy: Strategy,
     /// With `strategy: redis`: seconds between two synchronizations of counts that workers keep; -1 and without it Redis is
     /// asked for every request.
@@ -302,7 +302,7 @@ struct Limiter {
     body: String,
 }
 
-/// What a request is told at its end.
+/// Outcome of all windows for a request.
 #[derive(Clone, Copy, Default)]
 struct Told {
     refused: bool,

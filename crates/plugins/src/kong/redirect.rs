@@ -13,7 +13,7 @@ pub(crate) struct Redirect;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {
-    /// Where clients are sent to: a whole URL.
+    /// Target of clients: a whole URL.
     #[schemars(length(min = 1))]
     location: String,
     /// Status of the answer.

@@ -29,7 +29,7 @@ pub(crate) struct Conf {
     allowed_payload_size: u64,
     /// Its unit, of which the larger ones are multiples of 1024.
     size_unit: Unit,
-    /// Whether a request needs a `Content-Length`, unless its body comes in chunks.
+    /// Requires a `Content-Length`, unless the body comes in chunks.
     require_content_length: bool,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Conf {
     body: Option<String>,
     /// Its media type.
     content_type: Option<String>,
-    /// Whether the answer is a JSON object with the request.
+    /// Answers with a JSON object that has the request.
     echo: bool,
     /// Field or query argument without which requests go on.
     trigger: Option<String>,

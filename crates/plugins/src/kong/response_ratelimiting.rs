@@ -22,7 +22,7 @@ use crate::traffic::table::Table;
 #[derive(Debug)]
 pub(crate) struct ResponseRateLimiting;
 
-/// What requests are counted by.
+/// Identity that requests are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum LimitBy {
@@ -31,7 +31,7 @@ enum LimitBy {
     Ip,
 }
 
-/// Where counters are kept.
+/// Place of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Policy {
@@ -67,11 +67,11 @@ pub(crate) struct Conf {
     limits: BTreeMap<String, Windows>,
     /// Header with which upstreams tell costs: `name=units`, with commas between them.
     header_name: String,
-    /// What is counted by; without it the client's address.
+    /// Identity that is counted by; without it the client's address.
     limit_by: LimitBy,
-    /// Where counters are kept; only `local` is supported.
+    /// Place of counters; only `local` is supported.
     policy: Policy,
-    /// Whether requests pass while counters cannot be reached; local ones always can.
+    /// Lets requests pass while counters cannot be reached; local ones always can.
     #[serde(rename = "fault_tolerant")]
     _fault_tolerant: bool,
     #[serde(flatten, rename = "redis")]

@@ -1,6 +1,6 @@
 //! `route`: a route's protocols, and the path and the Host that its upstream receives.
 
-mod target;
+pub(crate) mod target;
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ pub(crate) struct Route;
 pub(crate) struct Conf {
     /// The paths of the route, in the order of its ranks; an empty one takes every path.
     paths: Vec<String>,
-    /// Whether the matched path is taken off.
+    /// Takes the matched path off.
     strip_path: bool,
-    /// Whether requests without TLS are served.
+    /// Serves requests without TLS.
     plain: bool,
-    /// Whether it is for gRPC.
+    /// True for gRPC.
     grpc: bool,
     /// Status for requests without TLS where they are not served; 426 asks for TLS, others redirect.
     https_redirect_status_code: u16,
     /// The path of the service.
     base: Option<String>,
-    /// Whether groups of regular expressions are kept, for templates of plugins.
+    /// Keeps groups of regular expressions, for templates of plugins.
     #[serde(default)]
     captures: bool,
 }
@@ -85,7 +85,7 @@ impl Define for Route {
     }
 }
 
-/// What is taken off a path.
+/// Part that is taken off a path.
 #[derive(Debug)]
 enum Matched {
     Nothing,

@@ -1,4 +1,4 @@
-//! Kong's `session`: who has called once with credentials is known by a cookie afterwards.
+//! Kong's `session`: callers are known by a cookie after the first request with credentials.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ enum Storage {
 pub(crate) struct Conf {
     /// Secret that cookies are encrypted with; without it one of the process.
     secret: Option<String>,
-    /// Where sessions are kept: in the cookies themselves.
+    /// Place of sessions: the cookies themselves.
     storage: Storage,
     /// Sessions of plugins with another text here are others.
     audience: String,
@@ -64,7 +64,7 @@ pub(crate) struct Conf {
     cookie_path: String,
     /// Domain to whose hosts browsers send it.
     cookie_domain: Option<String>,
-    /// Whether browsers send it with requests that other sites make.
+    /// Attribute that keeps the cookie from requests of other sites.
     cookie_same_site: SameSite,
     /// Keeps the cookie from scripts.
     cookie_http_only: bool,

@@ -1,7 +1,7 @@
 //! `request-validation`: fields and body of a request have to follow a JSON Schema.
 
 mod decode;
-mod schema;
+pub(crate) mod schema;
 mod words;
 
 use schemars::JsonSchema;

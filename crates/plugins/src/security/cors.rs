@@ -338,7 +338,7 @@ impl Plugin for Sharing {
     }
 }
 
-/// True if caches are told already (RFC 9110 section 12.5.5).
+/// True if the field for caches is there already (RFC 9110 section 12.5.5).
 fn varies_by_origin(fields: &Fields, base: &[u8]) -> bool {
     let vary = fields.iter(base).filter(|(name, _)| name.eq_ignore_ascii_case(b"vary"));
     vary.flat_map(|(_, value)| weir_wire::list(value)).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))

@@ -168,7 +168,7 @@ impl Guarded {
         hex
     }
 
-    /// Appends a cookie with a new token, and before it what it is made of; tells where it begins.
+    /// Appends a cookie with a new token, and before it what it is made of; returns where the cookie begins.
     fn write_cookie(&self, now: u64, room: &mut Vec<u8>) -> usize {
         room.extend_from_slice(b"{expires:");
         let issued = appended(room, |room| weir_wire::push_number(room, now));

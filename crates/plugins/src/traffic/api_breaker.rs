@@ -204,7 +204,7 @@ impl Plugin for Breaker {
         let now = cx.view().now() / 1000;
         if self.unhealthy.contains(&last.status) {
             let fail = |circuit: &Circuit| circuit.fail(now, &self.rule);
-            // Without room for it a failure is not counted, as the reference tells.
+            // Without room for its key a failure is not counted, as the reference says.
             let _ = self.circuits.ask(which, now, self.rule.max_open, fail);
         } else if self.healthy.contains(&last.status) {
             self.circuits.look(which, |circuit| circuit.succeed(now, &self.rule));

@@ -503,7 +503,7 @@ impl Limiting {
         }
     }
 
-    /// Tells the client of its quota.
+    /// Sets the fields about the quota for the client.
     fn tell(&self, limit: &Limit, quota: &Quota, taken: Taken, cx: &mut RequestCx<'_>) -> Verdict {
         if self.show {
             cx.set_response_field(&limit.names.limit, |out| weir_wire::push_number(out, quota.count));
@@ -540,7 +540,7 @@ fn leased<T>(
 
 const NO_QUOTA: &str = "limit-count: count or time_window is not a number in bounds";
 
-/// Appends seconds as APISIX tells them, rounded down to hundredths and without zeros at the end: `60`, `59.98`, `0.5`.
+/// Appends seconds as APISIX writes them, rounded down to hundredths and without zeros at the end: `60`, `59.98`, `0.5`.
 fn push_seconds(out: &mut Vec<u8>, millis: u64) {
     weir_wire::push_number(out, millis / 1000);
     let hundredths = (millis % 1000 / 10) as u8;

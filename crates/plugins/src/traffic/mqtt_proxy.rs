@@ -1,4 +1,4 @@
-//! `mqtt-proxy`: lets connections of MQTT through, and tells balancers who the client is.
+//! `mqtt-proxy`: lets connections of MQTT through, with the client's id for balancers.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -156,7 +156,7 @@ struct Planned {
     degrades: bool,
 }
 
-/// Names of the fields that tell of a limit.
+/// Names of the fields about a limit.
 static FIELDS: LazyLock<[FieldName; 3]> =
     LazyLock::new(|| ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"].map(FieldName::constant));
 
@@ -291,7 +291,7 @@ impl Planned {
         flow
     }
 
-    /// Tells the client of a limit.
+    /// Sets the fields about a limit for the client.
     fn tell(&self, count: u64, taken: Taken, cx: &mut RequestCx<'_>) {
         if self.shows {
             let [limit, remaining, reset] = &*FIELDS;

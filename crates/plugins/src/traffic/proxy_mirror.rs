@@ -15,8 +15,8 @@ pub(crate) struct ProxyMirror;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {
-    /// The target of the copies: `http://HOST`, `https://HOST`, either with `:PORT`. The host may be a name or an
-    /// address.
+    /// The target of the copies: `http://HOST` or `https://HOST`, and for gRPC calls `grpc://HOST` or `grpcs://HOST`, which
+    /// speak HTTP/2; each with `:PORT` where the port is not 80 or 443. The host may be a name or an address.
     host: String,
     /// The path of the copies; unset: that of the request, as the upstream receives it.
     #[schemars(length(min = 1))]
@@ -56,7 +56,7 @@ comes in. The request itself never waits for the mirror, and does not fail with 
 A copy has the head that the upstream is sent, with the same `Host`, after all changes by plugins, and the whole body with \
 a `Content-Length`; it is sent once all of the request has come, whatever becomes of the request. At most \
 `limits.mirror_copies` are under way in a worker, with bodies of up to `limits.mirror_body`; what is over is not copied. A \
-mirror has 60 seconds for a copy. The metric `weir_mirror_requests_total` counts what was answered, failed and dropped.
+mirror has 60 seconds for a copy. The copy of a call that streams goes when its client has sent its last message. The metric `weir_mirror_requests_total` counts what was answered, failed and dropped.
 
 With several of these plugins for a request, as on a route and in a global rule, the last one decides.";
     const EXAMPLE: &'static str = "\
@@ -86,9 +86,12 @@ fn mirror(host: &str) -> Result<Upstream, Invalid> {
     let fault = |message: String| Invalid::new("host", message);
     let (scheme, rest) = host.split_once("://").unwrap_or(("", host));
     match scheme {
-        "http" | "https" => {}
-        "grpc" | "grpcs" => return Err(fault(format!("not supported yet: gRPC to mirrors ({scheme}://…)"))),
-        _ => return Err(fault("expected http://HOST:PORT or https://HOST:PORT".into())),
+        "http" | "https" | "grpc" | "grpcs" => {}
+        _ => {
+            return Err(fault(
+                "expected http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT or grpcs://HOST:PORT".into(),
+            ));
+        }
     }
     if let Some(at) = rest.find(['/', '?', '#', '@']) {
         let more = rest.get(at..).unwrap_or_default();

@@ -28,7 +28,7 @@ pub(crate) trait Entry: Sized {
     /// One in which nothing is counted yet.
     fn unused() -> Self;
 
-    /// Marks it dead if it has been over for `linger` milliseconds; tells whether this call did it. Nobody counts in a
+    /// Marks it dead if it has been over for `linger` milliseconds; returns true if this call did it. Nobody counts in a
     /// dead one any more.
     fn retire(&self, now: u64, linger: u64) -> bool;
 

@@ -100,7 +100,7 @@ struct Echoing {
     fields: Box<[Field]>,
     /// The texts that a body still gets.
     left: PerRequest<Left>,
-    /// True if the log was told of a body that no text can be put around.
+    /// True if a body that no text can be put around was logged.
     warned: AtomicBool,
 }
 

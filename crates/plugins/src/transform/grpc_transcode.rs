@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Tree};
 use weir_config::Id;
 use weir_config::prost_reflect::prost::Message;
-use weir_config::prost_reflect::{DynamicMessage, MessageDescriptor};
+use weir_config::prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use weir_plugin::{
-    BodyCx, BuildCx, CompileCx, Compiled, Define, Failure, Flow, Invalid, Origin, PerRequest, Phases, Plugin,
+    BodyCx, BuildCx, CompileCx, Compiled, Define, Failure, Flow, Invalid, Origin, PerRequest, Phases, Plugin, Request,
     RequestCx, ResponseCx,
 };
 use weir_plugin::{Held, NO_ROOM};
@@ -153,7 +153,7 @@ method: SayHello
 
 /// An instance. Reading a message and writing one allocate, which is little beside the call.
 #[derive(Debug)]
-struct Transcoder {
+pub(crate) struct Transcoder {
     input: MessageDescriptor,
     output: MessageDescriptor,
     /// Target of the call.
@@ -210,8 +210,7 @@ impl Transcoder {
         if method.is_client_streaming() || method.is_server_streaming() {
             return Err(fault(format!("{} takes or gives a stream of messages, which is not supported", conf.method)));
         }
-        let bindings = http_rule::bindings(&method)
-            .map_err(|why| fault(format!("the option google.api.http of {} cannot be used: {why}", conf.method)))?;
+        let bindings = http_rule::bindings(&method).map_err(|why| fault(unusable(&method, &why)))?;
         let detail = conf.status_detail_type.as_deref().map(|name| {
             pool.get_message_by_name(name).ok_or_else(|| {
                 Invalid::new("status_detail_type", format!("there is no such message in the proto '{id}'"))
@@ -233,17 +232,50 @@ impl Transcoder {
         }
         let timeout = if conf.deadline == 0 { String::new() } else { format!("{}m", conf.deadline) };
         Ok(Self {
-            input: method.input(),
-            output: method.output(),
-            target: format!("/{}/{}", service.full_name(), method.name()).into_bytes().into(),
             timeout: timeout.into_bytes().into(),
-            bindings: bindings.into(),
             form,
             shows_status: conf.show_status_in_body,
             detail: detail.transpose()?,
+            ..Self::of(&method, bindings)
+        })
+    }
+
+    /// A transcoder for a method, with the usual form of JSON.
+    fn of(method: &MethodDescriptor, bindings: Vec<Binding>) -> Self {
+        Self {
+            input: method.input(),
+            output: method.output(),
+            target: format!("/{}/{}", method.parent_service().full_name(), method.name()).into_bytes().into(),
+            timeout: Box::default(),
+            bindings: bindings.into(),
+            form: Form::default(),
+            shows_status: false,
+            detail: None,
             names: Names::new(),
             call: PerRequest::new(),
-        })
+        }
+    }
+
+    /// Transcoders for all methods without streams to which `google.api.http` gives paths.
+    ///
+    /// # Errors
+    /// Reason why an option cannot be used.
+    pub(crate) fn all_bound(pool: &DescriptorPool) -> Result<Vec<Self>, String> {
+        let methods: Vec<MethodDescriptor> =
+            pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
+        let mut all = Vec::new();
+        for method in methods {
+            let bindings = http_rule::bindings(&method).map_err(|why| unusable(&method, &why))?;
+            if !bindings.is_empty() && !method.is_client_streaming() && !method.is_server_streaming() {
+                all.push(Self::of(&method, bindings));
+            }
+        }
+        Ok(all)
+    }
+
+    /// True for a request that stands for a call of the method by its path.
+    pub(crate) fn is_for(&self, request: &Request) -> bool {
+        self.bindings.iter().any(|one| one.is_for(request.method_bytes(), request.encoded_path()))
     }
 
     /// The message of a request, behind the five bytes that begin one in gRPC.
@@ -307,7 +339,7 @@ impl Transcoder {
             return self.error(cx, code, chunk);
         }
         let Some((prefix, content)) = chunk.split_first_chunk::<PREFIX>() else { return Err(NO_MESSAGE) };
-        // Nobody has told the service that messages may be compressed.
+        // The request does not allow compressed messages.
         let [0, len @ ..] = prefix else { return Err(NO_MESSAGE) };
         if u32::from_be_bytes(*len) as usize != content.len() {
             return Err(NO_MESSAGE);
@@ -341,6 +373,10 @@ impl Transcoder {
         cx.set_status(status::http_status(code));
         Ok(())
     }
+}
+
+fn unusable(method: &MethodDescriptor, why: &str) -> String {
+    format!("the option google.api.http of {} cannot be used: {why}", method.name())
 }
 
 /// Bytes before each message in gRPC: whether it is compressed, and its length.

@@ -241,7 +241,7 @@ struct Rewriting {
     vars: Option<Expr>,
     /// Set for a response whose body the filters read.
     filters_body: PerRequest<()>,
-    /// True if the log was told of a body that could not be read.
+    /// True if a body that could not be read was logged.
     warned: AtomicBool,
 }
 

@@ -161,8 +161,13 @@ impl Turns for OneAfterAnother {
     }
 }
 
+/// The plugin of this name; one of Kong's with `kong:` before it.
 pub(crate) fn definition(name: &str) -> &'static dyn Definition {
-    let found = weir_plugins::definitions().iter().find(|definition| definition.name() == name);
+    let (all, name) = match name.strip_prefix("kong:") {
+        Some(name) => (weir_plugins::kong::definitions(), name),
+        None => (weir_plugins::definitions(), name),
+    };
+    let found = all.iter().find(|definition| definition.name() == name);
     *found.unwrap_or_else(|| panic!("no plugin {name}"))
 }
 

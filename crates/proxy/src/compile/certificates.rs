@@ -16,6 +16,7 @@ use weir_net::tls::client::{self, Alpn, Setup, SetupKey};
 
 use super::Faults;
 use crate::tls::server::{Host, Hosts};
+use crate::upstream::Protocol;
 
 /// TLS settings and the certificates and setups that outlive a configuration.
 pub(super) struct Certificates {
@@ -162,11 +163,21 @@ impl Certificates {
         self.setup_with(upstream, model, verify, alpn).map(Some)
     }
 
-    /// TLS setup for the active checks of an upstream: as for its nodes, but verified as the checks demand.
-    pub(super) fn setup_of_checks(&self, upstream: &Upstream, model: &Model) -> Result<Option<Arc<Setup>>, Diagnostic> {
+    /// TLS setup for the active checks of an upstream: as for its nodes, but verified as the checks demand. `protocol` is
+    /// that of checks of the type `https`.
+    pub(super) fn setup_of_checks(
+        &self,
+        upstream: &Upstream,
+        protocol: Protocol,
+        model: &Model,
+    ) -> Result<Option<Arc<Setup>>, Diagnostic> {
         let Some(checks) = &upstream.checks else { return Ok(None) };
         let alpn = match checks.active.r#type {
-            CheckType::Https => Alpn::Http1,
+            CheckType::Https => match protocol {
+                Protocol::Http1 => Alpn::Http1,
+                Protocol::Http2 => Alpn::Http2,
+                Protocol::Negotiated => Alpn::Http2OrHttp1,
+            },
             CheckType::Grpc if upstream.scheme.has_tls() => Alpn::Http2,
             _ => return Ok(None),
         };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{
-    Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, ResourceKey, ResourceKind, Scheme,
-    Service, SharedMap, SharedSet, Timeout,
+    CheckType, Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, ResourceKey,
+    ResourceKind, Scheme, Service, SharedMap, SharedSet, Timeout,
 };
 use weir_expr::Variable;
 use weir_plugin::{Turns, UpstreamSet};
@@ -18,7 +18,7 @@ use crate::upstream::Keepalive;
 use crate::upstream::balance::turns::RoundRobin;
 use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
-use crate::upstream::health::HealthTable;
+use crate::upstream::health::{HealthTable, Means};
 use crate::upstream::{Checked, Node, PassHost as CompiledHost, Protocol, Timeouts, Upstream};
 
 /// The upstreams of a configuration. Plugins and routes add to them in turn.
@@ -344,7 +344,9 @@ impl<'d> Upstreams<'d> {
             }
         };
         let tls = self.certificates.setup(upstream, self.model)?;
-        let tls_of_checks = self.certificates.setup_of_checks(upstream, self.model)?;
+        let protocol = protocol_of(upstream);
+        let of_checks = protocol_of_checks(upstream, protocol);
+        let tls_of_checks = self.certificates.setup_of_checks(upstream, of_checks, self.model)?;
         let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
@@ -355,7 +357,8 @@ impl<'d> Upstreams<'d> {
                 let host = host_of(addr, upstream.scheme);
                 let health = checked.as_ref().map(|checked| {
                     let host = host_of_checks(upstream, &checked.checks, &host);
-                    self.health.get(&endpoint, &checked.checks, tls_of_checks.as_ref(), host)
+                    let means = Means { protocol: of_checks, tls: tls_of_checks.as_ref(), host };
+                    self.health.get(&endpoint, &checked.checks, &means)
                 });
                 let host = if upstream.pass_host == PassHost::NodeName { name_of(addr) } else { host };
                 Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
@@ -386,13 +389,7 @@ impl<'d> Upstreams<'d> {
             timeouts: timeouts(&upstream.timeout),
             has_timeouts: !upstream.timeout.is_default,
             scheme: upstream.scheme,
-            protocol: match upstream.scheme {
-                Scheme::Grpc | Scheme::Grpcs => Protocol::Http2,
-                Scheme::Http if upstream.http2 => Protocol::Http2,
-                Scheme::Https if upstream.http2 => Protocol::Negotiated,
-                // Of streams nobody asks.
-                Scheme::Http | Scheme::Https | Scheme::Tcp | Scheme::Tls | Scheme::Udp => Protocol::Http1,
-            },
+            protocol,
             is_grpc: upstream.scheme.is_grpc(),
             keepalive: Keepalive {
                 size: pool.size,
@@ -426,6 +423,29 @@ impl Numbered {
 /// Position of a fault in an upstream that is part of another item.
 fn inline(origin: &Origin, fault: Diagnostic) -> Diagnostic {
     Diagnostic { mark: origin.mark, ..fault.under(&format!("{}.upstream", origin.path)) }
+}
+
+/// Protocol that is spoken to the nodes of an upstream.
+fn protocol_of(upstream: &weir_config::Upstream) -> Protocol {
+    match upstream.scheme {
+        Scheme::Grpc | Scheme::Grpcs => Protocol::Http2,
+        Scheme::Http if upstream.http2 => Protocol::Http2,
+        Scheme::Https if upstream.http2 => Protocol::Negotiated,
+        // Of streams nobody asks.
+        Scheme::Http | Scheme::Https | Scheme::Tcp | Scheme::Tls | Scheme::Udp => Protocol::Http1,
+    }
+}
+
+/// Protocol of active checks of the types `http` and `https`: that of requests. At a port of its own something else answers,
+/// and without TLS nothing is negotiated.
+fn protocol_of_checks(upstream: &weir_config::Upstream, protocol: Protocol) -> Protocol {
+    let active = upstream.checks.as_ref().map(|checks| &checks.active);
+    let is_negotiable = active.is_some_and(|active| active.r#type == CheckType::Https);
+    match protocol {
+        _ if active.is_some_and(|active| active.port.is_some()) => Protocol::Http1,
+        Protocol::Negotiated if !is_negotiable => Protocol::Http1,
+        protocol => protocol,
+    }
 }
 
 pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {

@@ -93,6 +93,8 @@ pub(crate) struct H1<S> {
     incoming: Incoming,
     /// The response.
     outgoing: Outgoing,
+    /// Time from which on no further request is read, on the clock of the timers.
+    aged_at: u64,
     /// True while the client may send another request after this one.
     keep_alive: bool,
     /// True when the head of the response has announced `keep_alive`.
@@ -163,7 +165,9 @@ pub(crate) async fn refuse_without_tls(stream: Socket, client: Client, worker: R
 
 impl<S: ClientStream> Connection<S> {
     fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
+        let aged_at = worker.timers.now().saturating_add(worker.options.connection_age_ms);
         let down = H1 {
+            aged_at,
             stream,
             client,
             incoming: Incoming::default(),
@@ -391,8 +395,10 @@ impl<S: ClientStream> Downstream for H1<S> {
 
     fn push_head(&mut self, x: &mut Exchange, worker: &Worker, following: Following, reads_on: bool) -> bool {
         let head = &x.request.head;
-        let mut keeps =
-            self.keep_alive && self.client.requests < worker.options.requests_per_connection && !worker.is_draining();
+        let mut keeps = self.keep_alive
+            && self.client.requests < worker.options.requests_per_connection
+            && worker.timers.now() < self.aged_at
+            && !worker.is_draining();
         if !reads_on && head.content != Content::None {
             // A client that waits for 100 (Continue) will not send its body after a final answer, or may; and a long
             // body is not waited for only to throw it away.

@@ -34,6 +34,8 @@ struct Task<S> {
     preface: &'static [u8],
     /// Requests so far.
     requests: u64,
+    /// Time from which on no further stream is served.
+    aged_at: u64,
     /// Event that it waits for.
     waits: Waits,
     /// State in which it is counted.
@@ -62,9 +64,19 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, tls: Optio
     let shared = Shared::new(connection, client, tls);
     let timer = worker.timers.timer();
     timer.set_idle(worker.options.head_ms);
-    let (waits, state) = (Waits::Frame, ConnectionState::Waiting);
-    let mut task =
-        Task { stream, shared, worker, timer, preface: PREFACE, requests: 0, waits, state, has_ended: false };
+    let aged_at = timer.now().saturating_add(worker.options.connection_age_ms);
+    let mut task = Task {
+        stream,
+        shared,
+        worker,
+        timer,
+        preface: PREFACE,
+        requests: 0,
+        aged_at,
+        waits: Waits::Frame,
+        state: ConnectionState::Waiting,
+        has_ended: false,
+    };
     poll_fn(|cx| task.poll(cx)).await;
     task.close().await;
 }
@@ -92,7 +104,7 @@ impl<S: ClientStream> Task<S> {
         connection.begin_turn(self.timer.now(), cx);
         loop {
             self.read(cx, connection);
-            self.follow_drain(connection);
+            self.end_service(connection);
             let was_congested = connection.is_congested();
             self.write(cx, connection);
             // What was not read for want of room in the write buffer is there still.
@@ -212,10 +224,11 @@ impl<S: ClientStream> Task<S> {
         }
     }
 
-    /// Tells the client to go elsewhere when the worker drains.
-    fn follow_drain(&self, connection: &mut Connection) {
+    /// Tells the client to go elsewhere when the worker drains, or the connection has reached its age.
+    fn end_service(&self, connection: &mut Connection) {
         let worker = &self.worker;
-        if worker.is_draining() && (connection.streams() > 0 || worker.closes_idle()) {
+        let is_drained = worker.is_draining() && (connection.streams() > 0 || worker.closes_idle());
+        if is_drained || self.timer.now() >= self.aged_at {
             connection.go_away();
         }
     }

@@ -46,7 +46,7 @@ impl<D: Presence> Runner<D> {
         let Some(choice) = choice else {
             return Err(AttemptError::failed(Failure::upstream(502, "node name has no address")));
         };
-        if attempt.upstream.protocol != Protocol::Http1 {
+        if attempt.protocol(x) != Protocol::Http1 {
             // Rare, and so apart from the memory of every request.
             return Box::pin(self.open_shared(x, attempt, choice)).await;
         }
@@ -246,7 +246,11 @@ impl<D: Presence> Runner<D> {
         socket: Socket,
     ) -> Result<NodeStream, Failure> {
         let host = attempt.upstream.host_for(x, attempt.node);
-        let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
+        let session = match attempt.upstream.protocol {
+            Protocol::Negotiated if attempt.protocol(x) == Protocol::Http1 => setup.session_over_http1(host),
+            _ => setup.session(host),
+        };
+        let session = session.map_err(|reason| Failure::upstream(502, reason))?;
         let mut stream = TlsStream::new(socket, session, Vec::new());
         let (timer, handshakes) = (&self.timer, &self.worker.handshakes);
         let shaken = {

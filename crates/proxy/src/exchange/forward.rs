@@ -41,6 +41,19 @@ pub(crate) struct Attempt<'a> {
     pub(crate) outgoing: Outgoing,
 }
 
+impl Attempt<'_> {
+    /// Protocol that this request speaks with the node: a switch to WebSocket is offered over HTTP/1.1 to a node that may
+    /// choose it.
+    pub(super) fn protocol(&self, x: &Exchange) -> Protocol {
+        match (self.upstream.protocol, self.outgoing) {
+            (Protocol::Negotiated, Outgoing::Request { websocket: true }) if x.request.head.websocket => {
+                Protocol::Http1
+            }
+            (protocol, _) => protocol,
+        }
+    }
+}
+
 /// A response whose head is there. It is lent and not handed on: each hand it went through would hold a place for it in
 /// the memory of every connection, and cost a copy.
 #[derive(Default)]
@@ -209,12 +222,13 @@ impl<D: Downstream> Runner<D> {
         let choice = choice.filter(|_| upstream.proxy_protocol.is_none())?;
         let host = || upstream.host_for(x, node);
         let (pools, recorder) = (&self.worker.pools, &self.worker.recorder);
-        if upstream.protocol != Protocol::Http1 {
+        let protocol = attempt.protocol(x);
+        if protocol != Protocol::Http1 {
             let asked = node.endpoint.tls.is_some().then(host);
             if let Some(stream) = pools.sessions.take(&node.endpoint, choice.addr, asked) {
                 return Some(NodeConnection::Http2(stream));
             }
-            if upstream.protocol == Protocol::Http2 {
+            if protocol == Protocol::Http2 {
                 return None;
             }
         }

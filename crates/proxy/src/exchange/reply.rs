@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use weir_plugin::host::buffers::NO_ROOM;
 use weir_plugin::host::{BUFFER, Exchange};
 use weir_plugin::{BodySource, Failure, Named, Origin};
-use weir_telemetry::metrics::{ClientError, Label, Labels};
+use weir_telemetry::metrics::{ClientError, Label, Labels, Seen, ShortText};
 use weir_usage::Record;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
@@ -138,16 +138,24 @@ impl<D: Downstream> Runner<D> {
     fn observe(&self, x: &mut Exchange, local: &Local) {
         let snapshot = &*local.snapshot;
         let worker = &*self.worker;
-        if !x.timed && !worker.observes_all && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
+        let status = status_of(x);
+        worker.recorder.answered(status);
+        let (watched, has_log) =
+            (worker.recorder.is_watched(), phases::has_log(x, snapshot, phases::route(x, snapshot)));
+        if !x.timed && !worker.observes_all() && !has_log {
             return;
         }
         x.times.now = worker.clock.refresh();
+        worker.recorder.took(latency_us(x), x.upstream_us().map(micros));
+        if watched {
+            worker.recorder.seen(|| seen(x, status, worker.recorder.labels()));
+        }
         if let Some(usage) = &worker.usage {
             usage.record(usage_of(x, worker.recorder.labels()));
-            // The texts below are for logs alone.
-            if worker.access_log.is_none() && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
-                return;
-            }
+        }
+        // The texts below are for logs alone.
+        if worker.access_log.is_none() && !has_log {
+            return;
         }
         x.prepare_log();
         if !snapshot.credential_arguments.is_empty() {
@@ -163,26 +171,63 @@ impl<D: Downstream> Runner<D> {
 /// Status that nginx logs for a client that left before there was an answer.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
+fn status_of(x: &Exchange) -> u16 {
+    match x.response.status() {
+        0 => CLIENT_CLOSED_REQUEST,
+        status => status,
+    }
+}
+
+fn micros(us: u64) -> u32 {
+    u32::try_from(us).unwrap_or(u32::MAX)
+}
+
+fn latency_us(x: &Exchange) -> u32 {
+    micros(x.times.now.saturating_sub(x.times.start))
+}
+
+fn label_of(named: Option<&Named>, labels: &Labels) -> Label {
+    named.map_or(Label::EMPTY, |named| labels.lazy(&named.label, || &named.text))
+}
+
+/// The sample of an exchange that has ended, for somebody who watches.
+#[cold]
+fn seen(x: &Exchange, status: u16, labels: &Labels) -> Seen {
+    let route = x.route();
+    Seen {
+        unix_ms: x.times.unix_ms + u64::from(latency_us(x)) / 1000,
+        status,
+        latency_us: latency_us(x),
+        upstream_us: x.upstream_us().map(micros),
+        received: x.received,
+        sent: x.sent,
+        route: label_of(route.map(|route| &route.id), labels),
+        service: label_of(route.and_then(|route| route.service_id.as_ref()), labels),
+        consumer: label_of(x.consumer().map(|consumer| &consumer.name), labels),
+        node: x.upstream.node.unwrap_or(Label::EMPTY),
+        method: ShortText::new(x.request.method_bytes()),
+        host: ShortText::new(x.request.host()),
+        path: ShortText::new(x.request.path()),
+        client: ShortText::new(x.client.addr_text.as_bytes()),
+    }
+}
+
 /// The record of an exchange that has ended.
 fn usage_of(x: &Exchange, labels: &Labels) -> Record {
-    let label = |named: Option<&Named>| named.map_or(Label::EMPTY, |named| labels.lazy(&named.label, || &named.text));
+    let label = |named: Option<&Named>| label_of(named, labels);
     let (route, consumer) = (x.route(), x.consumer());
     let credential = x.consumer.and_then(|who| consumer?.credentials.get(who.credential? as usize));
     let plan = x.plan.and_then(|number| x.tables.as_ref()?.plans.get(number));
-    let micros = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
-    let latency = x.times.now.saturating_sub(x.times.start);
+    let latency = latency_us(x);
     Record {
-        unix_ms: x.times.unix_ms + latency / 1000,
+        unix_ms: x.times.unix_ms + u64::from(latency) / 1000,
         api: label(route.map(|route| route.service_id.as_ref().unwrap_or(&route.id))),
         route: label(route.map(|route| &route.id)),
         consumer: label(consumer.map(|consumer| &consumer.name)),
         key: label(credential),
         plan: label(plan.map(|plan| &plan.id)),
-        status: match x.response.status() {
-            0 => CLIENT_CLOSED_REQUEST,
-            status => status,
-        },
-        latency_us: micros(latency),
+        status: status_of(x),
+        latency_us: latency,
         upstream_us: micros(x.upstream_us().unwrap_or(0)),
         received: x.received,
         sent: x.sent,

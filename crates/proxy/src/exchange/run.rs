@@ -149,7 +149,7 @@ impl<D: Downstream> Runner<D> {
             return self.fail_body(x, local, NO_ROOM).await;
         }
         let route = phases::route(x, snapshot);
-        x.timed = self.worker.observes_all || phases::has_log(x, snapshot, route);
+        x.timed = self.worker.observes_all() || phases::has_log(x, snapshot, route);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot, route);
         loop {

@@ -422,6 +422,14 @@ impl Connection {
         self.closed_at = (self.closed_at + 1) % REMEMBERED;
     }
 
+    /// Takes note that the peer has reset a stream that we had reset: no frame of it can be on its way any more (RFC 9113
+    /// section 5.1).
+    pub(super) fn forget_reset(&mut self, id: u32) {
+        if let Some(place) = self.closed.iter_mut().find(|(closed, _)| *closed == id) {
+            place.1 = false;
+        }
+    }
+
     /// `Some` for a stream that has closed lately: true if we have reset it.
     pub(super) fn closed(&self, id: u32) -> Option<bool> {
         self.closed.iter().find(|(closed, _)| *closed == id).map(|(_, is_reset)| *is_reset)

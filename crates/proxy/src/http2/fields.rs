@@ -52,12 +52,7 @@ impl FieldList {
     pub(super) fn write_trailers(&self, lines: &mut Vec<u8>) -> bool {
         let start = lines.len();
         for (name, value) in self.iter() {
-            let is_good = !name.is_empty()
-                && name.iter().all(|byte| is_tchar(*byte) && !byte.is_ascii_uppercase())
-                && value.iter().all(|byte| is_field_byte(*byte))
-                && trim_ows(value) == value
-                && !is_of_connection(name);
-            if !is_good {
+            if !is_sound(name, value) {
                 lines.truncate(start);
                 return false;
             }
@@ -79,6 +74,15 @@ impl FieldList {
         self.text.shrink_to(most);
         self.fields.shrink_to(128);
     }
+}
+
+/// True for a field that a message may have (RFC 9113 section 8.2); pseudo-fields are none.
+pub(crate) fn is_sound(name: &[u8], value: &[u8]) -> bool {
+    !name.is_empty()
+        && name.iter().all(|byte| is_tchar(*byte) && !byte.is_ascii_uppercase())
+        && value.iter().all(|byte| is_field_byte(*byte))
+        && trim_ows(value) == value
+        && !is_of_connection(name)
 }
 
 /// True for a field that concerns an HTTP/1 connection (RFC 9113 section 8.2.2).

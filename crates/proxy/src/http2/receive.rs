@@ -272,7 +272,12 @@ impl Connection {
                 self.remember(header.stream, false);
                 if was_over { self.count_control_frame() } else { self.count_reset() }
             }
-            None => self.count_control_frame(),
+            None => {
+                if self.client.is_none() {
+                    self.forget_reset(header.stream);
+                }
+                self.count_control_frame()
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use weir_net::datagrams::Datagrams;
 use weir_plugin::host::Exchange;
-use weir_plugin::{Client, Failure, Side};
+use weir_plugin::{Client, Failure, NodeAddress, Side};
 
 use super::entrance::Entrance;
 use super::session::{Carrier, Session};
@@ -214,6 +214,9 @@ impl Carrier for Caller {
         }
         let Some(error) = failed else { return Ok(()) };
         let failure = Runner::<Self>::datagrams_failure(&error);
+        if let Some(NodeAddress::Tcp(addr)) = x.upstream.tries.last().and_then(|attempt| attempt.addr.as_ref()) {
+            node.observe_failure(*addr, &failure);
+        }
         if failure.side == Side::Upstream && upstream.nodes.len() > 1 {
             aside::set(worker, &node.endpoint, failure.reason, upstream.timeouts.connect);
         }

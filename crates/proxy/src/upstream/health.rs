@@ -13,8 +13,8 @@
 
 #![allow(clippy::disallowed_types, reason = "compiling takes the lock, never a worker")]
 
-mod call;
 pub(crate) mod checker;
+mod h2;
 mod probe;
 mod state;
 
@@ -29,6 +29,7 @@ use weir_config::{CheckType, Checks, NodeHost};
 use weir_net::tls::client::Setup;
 use weir_telemetry::metrics::NodeHealth;
 
+use super::Protocol;
 use super::endpoint::Endpoint;
 pub use state::Counters;
 use state::{Event, State, Thresholds};
@@ -41,7 +42,9 @@ const MAX_ADDRESSES: usize = 64;
 pub(crate) struct Health {
     endpoint: Arc<Endpoint>,
     checks: Arc<Checks>,
-    /// TLS setup of active checks of the type `https`.
+    /// Protocol of active checks of the types `http` and `https`.
+    protocol: Protocol,
+    /// TLS setup of active checks.
     tls: Option<Arc<Setup>>,
     /// The Host of active checks.
     host: Box<str>,
@@ -49,6 +52,17 @@ pub(crate) struct Health {
     addresses: ArcSwap<Vec<Arc<Address>>>,
     /// True if none of the addresses is up.
     down: AtomicBool,
+}
+
+/// Means of active checks.
+#[derive(Debug)]
+pub(crate) struct Means<'a> {
+    /// Protocol of checks of the types `http` and `https`.
+    pub(crate) protocol: Protocol,
+    /// TLS setup.
+    pub(crate) tls: Option<&'a Arc<Setup>>,
+    /// Host of requests.
+    pub(crate) host: &'a str,
 }
 
 /// An address of a node.
@@ -86,12 +100,13 @@ struct Passive {
 struct StatusSet([u64; 7]);
 
 impl Health {
-    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, tls: Option<&Arc<Setup>>, host: &str) -> Self {
+    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, means: &Means<'_>) -> Self {
         let health = Self {
             endpoint: Arc::clone(endpoint),
             checks: Arc::clone(checks),
-            tls: tls.cloned(),
-            host: host.into(),
+            protocol: means.protocol,
+            tls: means.tls.cloned(),
+            host: means.host.into(),
             passive: checks.passive.as_ref().map(Passive::new),
             addresses: ArcSwap::default(),
             down: AtomicBool::new(false),
@@ -244,24 +259,20 @@ struct Key {
     /// The TLS setup belongs to the endpoint.
     endpoint: u32,
     checks: Arc<Checks>,
+    protocol: Protocol,
     host: Box<str>,
 }
 
 impl HealthTable {
-    /// The health of a node under these checks; `tls` is how active ones set it up, and `host` their Host.
-    pub(crate) fn get(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        checks: &Arc<Checks>,
-        tls: Option<&Arc<Setup>>,
-        host: &str,
-    ) -> Arc<Health> {
+    /// The health of a node under these checks.
+    pub(crate) fn get(&self, endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, means: &Means<'_>) -> Arc<Health> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key { endpoint: endpoint.id, checks: Arc::clone(checks), host: host.into() };
+        let (protocol, host) = (means.protocol, means.host.into());
+        let key = Key { endpoint: endpoint.id, checks: Arc::clone(checks), protocol, host };
         if let Some(found) = nodes.get(&key).and_then(Weak::upgrade) {
             return found;
         }
-        let made = Arc::new(Health::new(endpoint, checks, tls, host));
+        let made = Arc::new(Health::new(endpoint, checks, means));
         nodes.insert(key, Arc::downgrade(&made));
         made
     }

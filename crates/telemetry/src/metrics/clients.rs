@@ -5,7 +5,7 @@ use super::recorder::{ConnectionState, Counters};
 use super::series::Cell;
 
 /// Connections of clients and their requests, as nginx counts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Clients {
     /// Connections that were accepted.
     pub accepted: u64,

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use rtrb::Producer;
 
 use super::Metrics;
 use super::callouts::{CalloutCells, CalloutOutcome};
 use super::label::{Label, Labels};
+use super::live::{LiveCells, Seen};
 use super::series::{Cell, HttpSeries, Sample, StatusCells, TrafficCells, TrafficKey};
 use super::streams::{StreamCells, StreamCount, StreamSample};
 
@@ -22,6 +24,7 @@ pub struct Recorder {
     callouts: RefCell<Vec<Arc<CalloutCells>>>,
     stream_counts: RefCell<HashMap<Label, Arc<StreamCount>, foldhash::fast::RandomState>>,
     streams: RefCell<HashMap<(Label, u16), Arc<StreamCells>, foldhash::fast::RandomState>>,
+    ring: RefCell<Producer<Seen>>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,6 +42,7 @@ impl Series {
 
 impl Recorder {
     pub(super) fn new(metrics: Arc<Metrics>, cells: Arc<WorkerCells>) -> Self {
+        let ring = metrics.watched.ring();
         Self {
             metrics,
             cells,
@@ -47,12 +51,23 @@ impl Recorder {
             callouts: RefCell::default(),
             streams: RefCell::default(),
             stream_counts: RefCell::default(),
+            ring,
         }
     }
 
     /// Metrics that this recorder belongs to.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// The cells of this worker.
+    pub(super) fn cells(&self) -> &WorkerCells {
+        &self.cells
+    }
+
+    /// The ring of samples.
+    pub(super) fn ring(&self) -> &RefCell<Producer<Seen>> {
+        &self.ring
     }
 
     /// Table of label values, for [`Labels::lazy`].
@@ -378,6 +393,7 @@ client_errors! {
 /// Cells that one worker writes.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCells {
+    pub(super) live: LiveCells,
     pub(super) counters: Counters,
     pub(super) statuses: boxcar::Vec<Arc<StatusCells>>,
     pub(super) traffic: boxcar::Vec<Arc<TrafficCells>>,

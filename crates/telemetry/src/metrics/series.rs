@@ -20,7 +20,8 @@ pub enum ResponseSource {
 
 impl ResponseSource {
     /// Text of the label.
-    pub(super) fn text(self) -> &'static str {
+    #[must_use]
+    pub fn text(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
             Self::Apisix => "apisix",

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::queue::Batch;
-use super::{Destination, HUB, Shared, lock};
+use super::{ChannelOptions, Destination, Frame, HUB, Shared, lock};
 use crate::access_log::{Sink, Target};
 
 /// Most batches on their way at one time. Each channel has one at most.
@@ -28,13 +29,79 @@ pub struct Post {
     pub verify: bool,
 }
 
-/// Sends requests to collectors.
-pub trait Poster: Send + Sync {
-    /// Sends a batch and waits for the answer; an error unless it is one that takes the batch.
+/// Collectors of which each takes some of the batches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoints {
+    /// A request for each collector: a batch that one does not take goes to the next one.
+    pub posts: Vec<Post>,
+    /// Meaning of their answers.
+    pub check: Check,
+}
+
+/// Meaning of a collector's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Every status below 400 takes the batch.
+    NoError,
+    /// 2xx takes the batch.
+    Success,
+    /// 200 takes the batch, less the records that the answer of Elasticsearch's bulk API names as failed.
+    Bulk,
+}
+
+/// A server at the other end of a byte stream.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tcp {
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// TLS on the stream.
+    pub tls: Option<Tls>,
+    /// Limit for connecting, and for each write.
+    pub timeout: Duration,
+    /// True if the connection is kept for the next batch; else its end is the end of a batch.
+    pub is_kept: bool,
+}
+
+/// TLS on a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tls {
+    /// The name that is asked for and verified; `None`: the host.
+    pub server_name: Option<String>,
+    /// True if the certificate of the server is verified.
+    pub verify: bool,
+}
+
+/// A receiver of datagrams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Udp {
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Carries batches to their destinations. Calls block.
+pub trait Carrier: Send + Sync {
+    /// Sends a batch to a collector and waits for its answer. Returns how many of the batch's records the collector has
+    /// refused although it took the batch.
     ///
     /// # Errors
-    /// Why the batch was not taken.
-    fn post(&self, post: &Post, body: &[u8]) -> Result<(), String>;
+    /// Reason why the batch was not taken.
+    fn post(&self, post: &Post, check: Check, batch: &[u8]) -> Result<u64, String>;
+
+    /// Writes a batch to a byte stream.
+    ///
+    /// # Errors
+    /// Reason why the batch was not written.
+    fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String>;
+
+    /// Sends datagrams. Returns how many could not be sent, if any could.
+    ///
+    /// # Errors
+    /// Reason why none was sent.
+    fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String>;
 }
 
 /// A batch that was sent, or was not.
@@ -49,9 +116,11 @@ pub(super) struct Outcome {
 pub(super) struct Deliverers(Arc<Common>);
 
 struct Common {
-    poster: Arc<dyn Poster>,
+    carrier: Arc<dyn Carrier>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
+    /// Batches that went to one of several collectors.
+    turn: AtomicUsize,
     outcomes: Mutex<VecDeque<Outcome>>,
     files: Mutex<HashMap<PathBuf, Arc<Mutex<Sink>>>>,
 }
@@ -65,9 +134,10 @@ struct Jobs {
 }
 
 impl Deliverers {
-    pub(super) fn new(poster: Arc<dyn Poster>) -> Self {
+    pub(super) fn new(carrier: Arc<dyn Carrier>) -> Self {
         Self(Arc::new(Common {
-            poster,
+            carrier,
+            turn: AtomicUsize::new(0),
             jobs: Mutex::default(),
             wake: Condvar::new(),
             outcomes: Mutex::default(),
@@ -114,13 +184,25 @@ impl Common {
                 jobs.idle -= 1;
             };
             drop(jobs);
-            let result = match channel.destination() {
-                Destination::Http(post) => self.poster.post(post, &batch.body).map(|()| 0),
-                Destination::File { path, mode } => self.append(path, *mode, &batch.body),
-            };
+            let result = self.deliver(&channel.options, &batch.body);
             drop(channel);
             lock(&self.outcomes).push_back(Outcome { id, batch, result });
             HUB.wake();
+        }
+    }
+
+    fn deliver(&self, options: &ChannelOptions, batch: &[u8]) -> Result<u64, String> {
+        match &options.destination {
+            Destination::Http(post) => self.carrier.post(post, Check::NoError, batch),
+            Destination::Endpoints(Endpoints { posts, check }) => {
+                let turn = self.turn.fetch_add(1, Relaxed);
+                let post = posts.get(turn % posts.len().max(1)).ok_or("no collector is configured")?;
+                self.carrier.post(post, *check, batch)
+            }
+            Destination::File { path, mode } => self.append(path, *mode, batch),
+            Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
+            Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
+            Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
         }
     }
 
@@ -144,4 +226,14 @@ impl Common {
         sink.follow().map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(sink.write(lines))
     }
+}
+
+/// The records of a batch in [`Frame::Lengths`].
+fn records(mut batch: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (len, rest) = batch.split_first_chunk::<4>()?;
+        let (record, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        batch = rest;
+        Some(record)
+    })
 }

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::spill::Spill;
-use super::{ChannelOptions, Frame, HUB, Shared};
+use super::{ChannelOptions, Destination, Frame, HUB, Layer, Shared};
 
 /// Bytes after which a batch is sent, however many records it has.
 const BATCH_BYTES: usize = 4 << 20;
+/// Most bytes of a datagram over IPv4 (RFC 768, RFC 791).
+const DATAGRAM: usize = 65_507;
 /// The longest pause before a further attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The shortest pause before a spilled batch is tried.
@@ -20,6 +22,8 @@ const SPILL_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Batch {
     pub(super) body: Vec<u8>,
     pub(super) records: usize,
+    /// Bytes of the body that count for the memory of all batches: those of a frame around it are left out.
+    pub(super) counted: usize,
     /// Attempts that have failed.
     pub(super) attempts: u32,
     /// True when it was read from a spill file, where it stays until it was sent.
@@ -46,21 +50,53 @@ pub(super) struct Queue {
 
 impl Batch {
     pub(super) fn spilled(body: Vec<u8>, records: usize) -> Self {
-        Self { body, records, attempts: 0, is_spilled: true }
+        let counted = body.len();
+        Self { body, records, counted, attempts: 0, is_spilled: true }
     }
 
-    fn add(&mut self, record: &[u8], frame: Frame) {
+    fn add(&mut self, record: &[u8], frame: &Frame) {
         match (frame, self.records) {
             (Frame::Array, 0) => self.body.push(b'['),
             (Frame::Array, _) => self.body.push(b','),
             (Frame::Lines, 1..) => self.body.push(b'\n'),
+            (Frame::Texts { begin, .. }, 0) => self.body.extend_from_slice(begin.as_bytes()),
+            (Frame::Texts { between, .. }, _) => self.body.extend_from_slice(between.as_bytes()),
+            (Frame::Lengths, _) => self.body.extend_from_slice(&(record.len() as u32).to_le_bytes()),
             _ => {}
         }
         self.body.extend_from_slice(record);
-        if frame == Frame::LineEnds {
+        if *frame == Frame::LineEnds {
             self.body.push(b'\n');
         }
         self.records += 1;
+    }
+
+    /// Adds the end of a batch.
+    fn finish(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Array => self.body.push(b']'),
+            Frame::Texts { end, .. } => self.body.extend_from_slice(end.as_bytes()),
+            Frame::Layers(layers) => layers.iter().for_each(|layer| self.body = layer.around(&self.body)),
+            Frame::Single | Frame::Lines | Frame::LineEnds | Frame::Lengths => {}
+        }
+    }
+}
+
+impl Layer {
+    /// The message with these records, as a field of the outer one.
+    fn around(&self, records: &[u8]) -> Vec<u8> {
+        let mut len = self.before.len() + records.len();
+        let mut field = Vec::with_capacity(len + 11);
+        field.push(self.key);
+        // A varint: seven bits a byte, the last one without the highest bit.
+        while len >= 0x80 {
+            field.push(len as u8 | 0x80);
+            len >>= 7;
+        }
+        field.push(len as u8);
+        field.extend_from_slice(&self.before);
+        field.extend_from_slice(records);
+        field
     }
 }
 
@@ -104,13 +140,20 @@ impl Queue {
             self.drop_one();
             return 0;
         }
+        // A batch that is one datagram has to fit into one.
+        let is_datagram = matches!(options.destination, Destination::Udp(_)) && options.frame != Frame::Lengths;
+        if is_datagram && self.open.records > 0 && self.open.body.len() + record.len() + 2 > DATAGRAM {
+            self.close_open();
+        }
+        let options = &self.shared.options;
         if self.open.records == 0 {
             self.first = now;
         }
         self.last = now;
         let before = self.open.body.len();
-        self.open.add(record, options.frame);
+        self.open.add(record, &options.frame);
         let grown = self.open.body.len() - before;
+        self.open.counted += grown;
         let is_full = self.open.records >= options.batch_records || self.open.body.len() >= BATCH_BYTES;
         self.count_pending(1);
         if is_full || self.shared.options.frame == Frame::Single {
@@ -146,9 +189,7 @@ impl Queue {
 
     fn close_open(&mut self) {
         let mut batch = std::mem::take(&mut self.open);
-        if self.shared.options.frame == Frame::Array {
-            batch.body.push(b']');
-        }
+        batch.finish(&self.shared.options.frame);
         self.waiting.push_back(batch);
     }
 
@@ -168,7 +209,7 @@ impl Queue {
             None if closing => return None,
             None => {
                 let batch = self.spill.as_mut()?.first()?;
-                *held += batch.body.len();
+                *held += batch.counted;
                 batch
             }
         };
@@ -235,7 +276,7 @@ impl Queue {
     }
 
     fn let_go(&mut self, batch: &Batch, held: &mut usize) {
-        *held = held.saturating_sub(batch.body.len());
+        *held = held.saturating_sub(batch.counted);
         if !batch.is_spilled {
             self.count_done(batch.records);
         }
@@ -265,13 +306,6 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// The view of a channel that a deliverer has.
-impl Shared {
-    pub(super) fn destination(&self) -> &super::Destination {
-        &self.options.destination
-    }
-}
-
 impl ChannelOptions {
     /// A name for the spill file of the channel: the same as long as the destination is.
     pub(super) fn file_name(&self) -> String {
@@ -288,7 +322,7 @@ impl ChannelOptions {
 mod tests {
     #![allow(clippy::disallowed_methods, reason = "tests have no worker clock")]
 
-    use super::super::{Channel, Destination, lock};
+    use super::super::{Channel, Destination, Udp, lock};
     use super::*;
     use std::path::PathBuf;
 
@@ -316,9 +350,18 @@ mod tests {
     #[test]
     fn batches_are_closed_by_number_and_age() {
         let text = |batch: Option<Batch>| batch.map(|batch| String::from_utf8(batch.body).expect("text"));
-        for (frame, whole, part) in
-            [(Frame::Array, "[a,b,c]", "[d]"), (Frame::Lines, "a\nb\nc", "d"), (Frame::LineEnds, "a\nb\nc\n", "d\n")]
-        {
+        let texts = Frame::Texts { begin: "<".into(), between: "|", end: ">" };
+        let layer = |before: &[u8], key| Layer { before: before.to_vec(), key };
+        let layers = Frame::Layers([layer(b"in", b'1'), layer(b"out", b'2')].into());
+        for (frame, whole, part) in [
+            (Frame::Array, "[a,b,c]", "[d]"),
+            (Frame::Lines, "a\nb\nc", "d"),
+            (Frame::LineEnds, "a\nb\nc\n", "d\n"),
+            (Frame::joined(), "abc", "d"),
+            (texts, "<a|b|c>", "<d>"),
+            (Frame::Lengths, "\x01\0\0\0a\x01\0\0\0b\x01\0\0\0c", "\x01\0\0\0d"),
+            (layers, "2\x0aout1\x05inabc", "2\x08out1\x03ind"),
+        ] {
             let (_channel, mut queue) = queue(frame, |_| {});
             let (now, mut held) = (Instant::now(), 0);
             for record in [b"a", b"b", b"c", b"d"] {
@@ -334,6 +377,29 @@ mod tests {
         let (now, mut held) = (Instant::now(), 0);
         queue.add(b"a", now);
         assert_eq!(text(queue.take_due(now, false, false, &mut held)).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_batch_that_is_a_datagram_fits_into_one() {
+        let udp = Udp { host: "127.0.0.1".into(), port: 1 };
+        let (_channel, mut queue) = queue(Frame::Array, |options| {
+            options.batch_records = 1000;
+            options.destination = Destination::Udp(udp);
+        });
+        let (now, mut held) = (Instant::now(), 0);
+        let record = vec![b'x'; 30_000];
+        for _ in 0..5 {
+            held += queue.add(&record, now);
+        }
+        let mut sizes = Vec::new();
+        while let Some(batch) = queue.take_due(now, true, false, &mut held) {
+            sizes.push((batch.records, batch.body.len()));
+            queue.end(batch, Ok(0), now, &mut held);
+        }
+        assert_eq!(sizes, [(2, 60_003), (2, 60_003), (1, 30_002)]);
+        // The length of a layer may need more than a byte.
+        let layer = Layer { before: Vec::new(), key: 10 };
+        assert_eq!(layer.around(&[7; 300]).get(..4), Some(&[10, 0xac, 2, 7][..]));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::process::handover::{Files, Inheritance, Predecessor};
 use crate::process::inherited::Inherited;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::upgrade::Program;
-use crate::process::{log_file, plan_counts, reports, systemd, usage};
+use crate::process::{log_file, plan_counts, reports, systemd, tyk, usage};
 use crate::servers::admin::{AdminSetup, KONG_ADMIN};
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
@@ -73,6 +73,9 @@ fn run_with(
         settings.listen.admin = AutoEndpoint::Given(admin);
     }
     let without_effect = etcd::settle(&mut settings, file.is_some())?;
+    if let Some(file) = &file {
+        tyk::listen(&file.file, &mut settings).map_err(Failure::Usage)?;
+    }
     let Inheritance { mut sockets, keeper, files: before } = inheritance;
     if let (Some(path), Some(ending)) = (&args.settings.settings, ending) {
         not_cut_off(path, ending, before.settings)?;
@@ -184,6 +187,8 @@ fn run_with(
         .context("cannot start the control thread")?;
     let blocking = runtime.handle().clone();
     rules.apis.start(&metrics, Box::new(move |work| drop(blocking.spawn_blocking(work))));
+    let predecessor_writes = predecessor.is_some();
+    tyk::start(&settings, &rules, runtime.handle(), predecessor_writes).context("cannot start the gateway API")?;
     let gateway = Gateway {
         program,
         snapshot,

@@ -7,6 +7,7 @@
 //! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
 //! status on http://127.0.0.1:7085/status
 //! admin on http://127.0.0.1:9180/apisix/admin
+//! dashboard on http://127.0.0.1:9180/
 //! control on http://127.0.0.1:9090/v1
 //! store in /var/lib/weir
 //! ready
@@ -24,7 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use weir_admin::{Configuration, Hosts, Rest};
+use weir_admin::{Configuration, Hosts, Pulse, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
 use weir_kong_admin::KongAdmin;
@@ -51,7 +52,7 @@ use crate::servers::control::{CONTROL, Control};
 use crate::servers::insight::Insight;
 use crate::servers::kong_admin::KongNode;
 use crate::servers::pages::{self, Server};
-use crate::servers::server_info::ServerInfo;
+use crate::servers::server_info::{self, ServerInfo};
 use crate::servers::status::{Draining, Status};
 use crate::servers::{self, schemas};
 use crate::source::changes::Digest;
@@ -381,22 +382,28 @@ impl Bound {
         if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
             let (at_rest, kong) = (Arc::<Rest>::default(), rules.is_of_entities());
             rest = Some(Arc::clone(&at_rest));
+            let pulse = settings.admin.dashboard.then(|| Pulse::new(Arc::clone(&metrics)));
+            if let Some(pulse) = &pulse {
+                tasks.spawn(Arc::clone(pulse).run());
+            }
+            let insight = Arc::new(Insight {
+                schemas: Arc::clone(&schemas),
+                rules: Arc::clone(&rules),
+                settings: Arc::new(settings.clone()),
+                curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
+                snapshots: data_plane.read().await.snapshots(),
+                usage,
+                pulse,
+                checks: Arc::clone(&checks),
+                about: server_info::about(workers),
+            });
             if kong {
                 let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());
                 let node = KongNode::new(store, Arc::clone(&data_plane), settings.kong_answers.clone());
-                let api = KongAdmin::new(configuration, Arc::new(node));
+                let api = KongAdmin::new(Arc::clone(&configuration), Arc::new(node));
                 changing.spawn(Arc::clone(&api).follow());
-                administering.spawn(admin.serve_kong(listener, admin_left, at_rest, api));
+                administering.spawn(admin.serve_kong(listener, admin_left, at_rest, api, configuration, insight));
             } else {
-                let insight = Insight {
-                    schemas: Arc::clone(&schemas),
-                    rules: Arc::clone(&rules),
-                    settings: Arc::new(settings.clone()),
-                    curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
-                    snapshots: data_plane.read().await.snapshots(),
-                    usage,
-                };
-                let insight = Arc::new(insight);
                 administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, is_standalone));
             }
         }

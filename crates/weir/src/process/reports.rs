@@ -1,20 +1,27 @@
-//! Reports of plugins on their way to collectors: requests on threads that may block.
+//! Reports of plugins on their way to their destinations, on threads that may block.
 
+mod streams;
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Post, Poster};
+use weir_telemetry::reports::{self, Bounds, Carrier, Check, Post, Tcp, Udp};
 
 use crate::agents::Agents;
+use streams::Streams;
 
-/// Most bytes of a collector's answer that are read to keep its connection.
-const MOST: u64 = 64 << 10;
+/// Most bytes of a collector's answer that are read: to keep its connection, and to find what it has refused.
+const MOST: u64 = 1 << 20;
+/// Most bytes of a collector's answer that are shown in the log.
+const SHOWN: usize = 200;
 
 /// Starts what sends reports.
 ///
 /// # Errors
 /// The folder for spilled reports cannot be made, or a thread not be started.
-pub(crate) fn start(settings: &Settings) -> std::io::Result<()> {
+pub(crate) fn start(settings: &Settings) -> io::Result<()> {
     let options = &settings.reports;
     let spill = match options.spill.as_str() {
         "" => None,
@@ -24,21 +31,116 @@ pub(crate) fn start(settings: &Settings) -> std::io::Result<()> {
         }
     };
     let bounds = Bounds { ring: options.buffer.as_usize(), memory: options.memory.as_usize(), spill };
-    reports::start(bounds, Arc::new(Collectors(Agents::new(&settings.tls.trusted_certificate, None))))
+    let trusted = &settings.tls.trusted_certificate;
+    let carriers = Carriers { agents: Agents::new(trusted, None), streams: Streams::new(trusted) };
+    reports::start(bounds, Arc::new(carriers))
 }
 
-/// HTTP clients for collectors.
-struct Collectors(Agents);
+/// HTTP clients and byte streams.
+struct Carriers {
+    agents: Agents,
+    streams: Streams,
+}
 
-impl Poster for Collectors {
-    fn post(&self, post: &Post, body: &[u8]) -> Result<(), String> {
-        let request =
-            self.0.of(&post.uri, post.verify)?.post(&post.uri).config().timeout_global(Some(post.timeout)).build();
+impl Carrier for Carriers {
+    fn post(&self, post: &Post, check: Check, batch: &[u8]) -> Result<u64, String> {
+        let agent = self.agents.of(&post.uri, post.verify)?;
+        let request = agent.post(&post.uri).config().timeout_global(Some(post.timeout)).build();
         let request = post.fields.iter().fold(request, |request, (name, value)| request.header(name, value));
-        let mut response = request.send(body).map_err(|error| error.to_string())?;
+        let mut response = request.send(batch).map_err(|error| error.to_string())?;
         let status = response.status().as_u16();
-        // Read to its end, a connection can be used again; whatever it says makes no difference.
-        let _ = response.body_mut().with_config().limit(MOST).read_to_vec();
-        if status < 400 { Ok(()) } else { Err(format!("status {status}")) }
+        // Read to its end, a connection can be used again; an answer that breaks off says what its beginning says.
+        let answer = response.body_mut().with_config().limit(MOST).read_to_vec().unwrap_or_default();
+        let is_taken = match check {
+            Check::NoError => status < 400,
+            Check::Success => (200..300).contains(&status),
+            Check::Bulk => status == 200,
+        };
+        if !is_taken {
+            let shown: String = String::from_utf8_lossy(&answer).chars().take(SHOWN).collect();
+            return Err(format!("status {status}: {shown}"));
+        }
+        Ok(if check == Check::Bulk { refused(&answer) } else { 0 })
+    }
+
+    fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String> {
+        self.streams.write(to, batch).map_err(|error| format!("{}:{}: {error}", to.host, to.port))
+    }
+
+    fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
+        let failed = |error: io::Error| format!("{}:{}: {error}", to.host, to.port);
+        let socket = connect(to).map_err(failed)?;
+        let (mut sent, mut lost, mut last) = (0u64, 0, None);
+        for payload in payloads {
+            // An error that is pending from the datagram before is reported once, and nothing is sent then.
+            match socket.send(payload).or_else(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => socket.send(payload),
+                _ => Err(error),
+            }) {
+                Ok(_) => sent += 1,
+                Err(error) => {
+                    lost += 1;
+                    last = Some(error);
+                }
+            }
+        }
+        match last {
+            Some(error) if sent == 0 => Err(failed(error)),
+            _ => Ok(lost),
+        }
+    }
+}
+
+/// A socket for datagrams to this receiver.
+fn connect(to: &Udp) -> io::Result<UdpSocket> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (to.host.as_str(), to.port).to_socket_addrs()? {
+        let own: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        match UdpSocket::bind(own).and_then(|socket| socket.connect(address).map(|()| socket)) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Number of records that an answer of Elasticsearch's bulk API names as failed, of which the first is logged.
+fn refused(answer: &[u8]) -> u64 {
+    // An answer that is cut off or broken says nothing of single records.
+    let Ok(answer) = serde_json::from_slice::<serde_json::Value>(answer) else { return 0 };
+    if answer.get("errors").and_then(serde_json::Value::as_bool) != Some(true) {
+        return 0;
+    }
+    let items = answer.get("items").and_then(serde_json::Value::as_array).into_iter().flatten();
+    let failed = items.filter_map(|item| item.as_object()?.values().next()?.get("error")).collect::<Vec<_>>();
+    if let Some(first) = failed.first() {
+        let first: String = first.to_string().chars().take(SHOWN).collect();
+        tracing::warn!(records = failed.len(), first, "the collector has refused some records of a batch");
+    }
+    failed.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused;
+
+    #[test]
+    fn an_answer_of_the_bulk_api_names_what_it_refused() {
+        for (answer, count) in [
+            ("{\"errors\":false,\"items\":[{\"index\":{\"status\":201}}]}", 0),
+            (
+                "{\"errors\":true,\"items\":[{\"index\":{\"status\":201}},{\"index\":{\"error\":{\"type\":\"x\"},\"status\":400}}]}",
+                1,
+            ),
+            ("{\"errors\":true,\"items\":[{\"create\":{\"error\":\"a\"}},{\"index\":{\"error\":\"b\"}}, 7, []]}", 2),
+            ("{\"errors\":true}", 0),
+            ("[]", 0),
+            ("no JSON", 0),
+        ] {
+            assert_eq!(refused(answer.as_bytes()), count, "{answer}");
+        }
     }
 }

@@ -97,9 +97,11 @@ impl AdminSetup {
     pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let addr = listener.local_addr()?;
-        let ui = if self.options.has_ui() { format!("dashboard on {scheme}://{addr}/ui/\n") } else { String::new() };
+        let own = if self.options.dashboard { format!("dashboard on {scheme}://{addr}/\n") } else { String::new() };
+        let ui =
+            if self.options.has_ui() { format!("files of admin.ui on {scheme}://{addr}/ui/\n") } else { String::new() };
         let path = self.path;
-        Ok(format!("admin on {scheme}://{addr}{path}\n{ui}"))
+        Ok(format!("admin on {scheme}://{addr}{path}\n{own}{ui}"))
     }
 
     /// Answers requests to Kong's API, until the gateway ends.
@@ -109,8 +111,13 @@ impl AdminSetup {
         leaving: Leaving,
         rest: Arc<Rest>,
         api: Arc<KongAdmin>,
+        configuration: Arc<dyn Configuration>,
+        gateway: Arc<dyn Gateway>,
     ) {
-        let door = FamilyDoor::new(api, self.options);
+        let mut door = FamilyDoor::new(api, self.options.clone());
+        if self.options.dashboard {
+            door = door.with_dashboard(Api::new(configuration, gateway, self.options).beside("kong"));
+        }
         serve(listener, self.connections, self.tls, leaving, rest, door.into()).await;
     }
 
@@ -140,6 +147,8 @@ fn options(settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
         cors: settings.admin.cors,
         hosts: Hosts::new(&settings.admin.hosts),
         ui: ui(&settings.admin.ui)?,
+        dashboard: settings.admin.dashboard,
+        tls: !settings.admin.tls.cert.is_empty(),
         body_size: settings.limits.admin_body.as_usize(),
         memory: settings.limits.admin_memory.as_usize(),
         lists: settings.limits.admin_lists as usize,

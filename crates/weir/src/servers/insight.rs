@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_admin::{Audience, Gateway, Schemas};
+use weir_admin::{Audience, Gateway, Pulse, Schemas};
 use weir_config::{Diagnostic, Node, Settings};
-use weir_proxy::Snapshot;
+use weir_proxy::{AddressHealth, HealthChecks, Snapshot, UpstreamHealth};
 use weir_store::{Kind, Secrets};
 use weir_usage::Usage;
 
@@ -26,6 +26,11 @@ pub(crate) struct Insight {
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     /// The usage, if it is recorded.
     pub(crate) usage: Option<Arc<Usage>>,
+    /// The figures as they come, for the dashboard.
+    pub(crate) pulse: Option<Arc<Pulse>>,
+    pub(crate) checks: Arc<HealthChecks>,
+    /// Properties of this process.
+    pub(crate) about: Value,
 }
 
 impl Gateway for Insight {
@@ -46,8 +51,34 @@ impl Gateway for Insight {
         let snapshot = self.snapshots.borrow().clone().ok_or("nothing serves yet")?;
         match snapshot.explain(&asked, &self.settings) {
             Ok(found) => Ok(explain::json(&found)),
-            Err(reject) => Ok(serde_json::json!({ "refused": { "status": reject.status, "reason": reject.reason } })),
+            Err(reject) => Ok(json!({ "refused": { "status": reject.status, "reason": reject.reason } })),
         }
+    }
+
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.pulse.clone()
+    }
+
+    fn about(&self) -> Value {
+        self.about.clone()
+    }
+
+    fn health(&self) -> Value {
+        let node = |address: AddressHealth| {
+            let counters = address.counters;
+            json!({
+                "address": address.addr.to_string(),
+                "host": address.host,
+                "status": address.status,
+                "failures": [counters.tcp_failure, counters.http_failure, counters.timeout_failure],
+                "successes": counters.success,
+            })
+        };
+        let upstream = |health: UpstreamHealth| {
+            let nodes: Vec<Value> = health.addresses.into_iter().map(node).collect();
+            json!({ "key": format!("{}/{}", health.kind, health.id), "check": health.check, "nodes": nodes })
+        };
+        self.checks.report().into_iter().map(upstream).collect()
     }
 
     fn usage(&self) -> Option<Arc<Usage>> {

@@ -27,6 +27,8 @@ pub(crate) fn all(chosen: &[String]) -> Schemas {
             schema: definition.schema().to_value(),
             consumer_schema: definition.consumer_schema().map(|schema| schema.to_value()),
             metadata_schema: definition.metadata_schema().map(|schema| schema.to_value()),
+            doc: definition.doc(),
+            example: definition.example(),
         });
     let known = APISIX_DEFAULT_PLUGINS.iter().filter(|(name, _)| chosen.is_wanted(name) && !has(name));
     let unsupported =

@@ -49,6 +49,12 @@ impl ServerInfo {
     }
 }
 
+/// Properties of this process, which starts now, for the dashboard.
+pub(crate) fn about(workers: usize) -> Value {
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    json!({ "version": env!("CARGO_PKG_VERSION"), "host": host_name(), "started": started, "workers": workers })
+}
+
 /// The name of this machine.
 pub(crate) fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()

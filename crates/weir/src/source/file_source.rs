@@ -147,6 +147,10 @@ impl Configuration for FileSource {
         self
     }
 
+    fn read_only(&self) -> Option<String> {
+        Some(self.refusal())
+    }
+
     fn change(&self, _: Commit, _: bool) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
         Box::pin(ready(Err(Refused::ReadOnly(self.refusal()))))
     }

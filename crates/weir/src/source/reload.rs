@@ -84,6 +84,12 @@ impl Reloader {
                 change = watch.changed() => Some(change),
                 () = settled => Some(Change::Content),
                 _ = hangup.recv() => None,
+                number = self.rules.reloads.asked() => {
+                    let before = self.revision;
+                    unsettled = self.reload(true, unsettled).await;
+                    self.rules.reloads.meet(number, self.revision > before);
+                    continue;
+                }
                 () = self.rules.secrets.due() => {
                     if self.rules.secrets.changed().await {
                         unsettled = self.reload(true, unsettled).await;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use weir_config::load::{check_item, load_node, lower_node, read};
@@ -16,16 +16,18 @@ use weir_config::{
 use weir_kong::{Kong, KongWithoutUnsupported, Manifests, Stored, is_manifests};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
+use weir_tyk::{Gathered, Place, Tyk};
 
 use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs, UnsupportedPluginsArg};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
+use crate::source::reload_requests::ReloadRequests;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
-pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Apisix];
+pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Tyk, &Apisix];
 /// The same, without plugins of Kong that are not supported.
-const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Apisix];
+const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Tyk, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -52,6 +54,12 @@ pub(crate) struct Rules {
     pub(crate) apis: Apis,
     /// Compiles each version of the rules.
     pub(crate) compiler: Compiler,
+    /// Place of the files of Tyk's family, which are gathered into one document.
+    pub(crate) tyk: Option<Place>,
+    /// The document that was gathered last, for the positions of findings.
+    gathered: Mutex<Gathered>,
+    /// Requests of the gateway API to read the files again.
+    pub(crate) reloads: Arc<ReloadRequests>,
 }
 
 #[derive(Debug)]
@@ -72,8 +80,7 @@ pub(crate) fn is_of_kong(args: &RunArgs) -> bool {
         return args.family == Some(FamilyArg::Kong);
     };
     if file.is_dir() {
-        // Only manifests are read from one.
-        return true;
+        return holds_manifests(file);
     }
     let Ok(bytes) = file::read_beginning(file, MAX_TEXT_BYTES) else { return false };
     let Ok(text) = std::str::from_utf8(&bytes) else { return false };
@@ -133,8 +140,12 @@ impl Rules {
             secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings))
-                .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions()),
+                .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions())
+                .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions()),
             apis,
+            tyk: if stdin || holds_manifests(&args.file) { None } else { Place::of(&args.file) },
+            gathered: Mutex::default(),
+            reloads: Arc::default(),
         })
     }
 
@@ -156,6 +167,9 @@ impl Rules {
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings)),
             apis,
+            tyk: None,
+            gathered: Mutex::default(),
+            reloads: Arc::default(),
         }
     }
 
@@ -189,6 +203,12 @@ impl Rules {
 
     /// Reads the file, up to one byte more than is accepted, so that the loader reports a file that is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
+        if let Some(place) = &self.tyk {
+            let gathered = place.gather().map_err(anyhow::Error::msg)?;
+            let text = gathered.text.clone().into_bytes();
+            *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = gathered;
+            return Ok(text);
+        }
         let limit = MAX_TEXT_BYTES + 1;
         let mut text = Vec::new();
         match &self.source {
@@ -213,13 +233,14 @@ impl Rules {
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
         let manifests = std::str::from_utf8(text).ok().filter(|text| is_manifests(text));
-        let (loaded, answers) = self.with_options(|options| match manifests {
+        let (mut loaded, answers) = self.with_options(|options| match manifests {
             Some(text) => {
                 let (front_end, root) = Manifests::of(text, &self.resolve);
                 lower_node(&self.name, root, &front_end, options)
             }
             None => load(&self.name, text, options),
         });
+        loaded.diagnostics = loaded.diagnostics.into_iter().map(|found| self.located(found)).collect();
         CheckedText { loaded, answers }
     }
 
@@ -379,8 +400,21 @@ impl Rules {
 
     fn named(&self, found: Diagnostic) -> Diagnostic {
         let unnamed = found.file.is_empty() && !self.is_stored();
-        if unnamed { found.in_file(&self.name) } else { found }
+        if unnamed { self.located(found.in_file(&self.name)) } else { found }
     }
+
+    /// A finding in a gathered document as one in the file that it is about.
+    fn located(&self, found: Diagnostic) -> Diagnostic {
+        match &self.tyk {
+            Some(_) => self.gathered.lock().unwrap_or_else(PoisonError::into_inner).locate(found),
+            None => found,
+        }
+    }
+}
+
+/// True for a folder of manifests; other folders are of Tyk's family.
+fn holds_manifests(path: &Path) -> bool {
+    path.is_dir() && manifests(path, MAX_TEXT_BYTES).is_ok()
 }
 
 /// The manifests in a folder as one text of many documents, in the order of the files' names.

@@ -48,6 +48,8 @@ pub(crate) struct Gateway {
 /// Options for starting a gateway.
 pub(crate) struct Start {
     config: String,
+    /// The file or folder of the rules in place of `config`.
+    place: Option<PathBuf>,
     settings: String,
     workers: Option<usize>,
     own_listeners: bool,
@@ -99,6 +101,7 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            place: None,
             data_dir: None,
             wrapper: Vec::new(),
             admin: true,
@@ -108,6 +111,11 @@ impl Start {
             arguments: Vec::new(),
             stdin: Stdio::null(),
         }
+    }
+
+    /// A gateway with the rules in a file or folder that the test has made.
+    pub(crate) fn at(place: &Path) -> Self {
+        Self { place: Some(place.to_owned()), ..Self::new("") }
     }
 
     /// A gateway with exactly this text as its rules file.
@@ -265,10 +273,11 @@ impl Start {
         } else if self.standalone {
             command.args(["--admin", "127.0.0.1:0"]);
         } else {
-            command.arg(&config);
+            command.arg(self.place.as_ref().unwrap_or(&config));
             // Counts of plans are written there.
             if !self.settings.contains("data_dir") {
-                command.arg("--data-dir").arg(folder.path().join("data"));
+                let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
+                command.arg("--data-dir").arg(data);
             }
         }
         command.args(["--control", if self.control { "127.0.0.1:0" } else { "off" }]);

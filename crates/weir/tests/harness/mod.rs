@@ -15,7 +15,7 @@ mod process;
 mod redis;
 mod relay;
 
-pub(crate) use any_client::{Protocol, over_both};
+pub(crate) use any_client::{AnyClient, Protocol, over_both};
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use etcd::EtcdCluster;

@@ -35,15 +35,20 @@ impl Nginx {
 
     /// As [`Nginx::start`], with further parameters of `listen`.
     pub(crate) fn listening(how: &str, server: &str) -> Self {
+        Self::with("", how, server)
+    }
+
+    /// As [`Nginx::listening`], with directives of its `http` block.
+    pub(crate) fn with(http: &str, how: &str, server: &str) -> Self {
         for _ in 0..ATTEMPTS {
-            if let Some(nginx) = Self::try_start(how, server) {
+            if let Some(nginx) = Self::try_start(http, how, server) {
                 return nginx;
             }
         }
         panic!("nginx did not start on any of {ATTEMPTS} free ports");
     }
 
-    fn try_start(how: &str, server: &str) -> Option<Self> {
+    fn try_start(http: &str, how: &str, server: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("create a folder");
         let path = folder.path().display().to_string();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -54,7 +59,7 @@ impl Nginx {
              http {{\n\
                access_log off; default_type text/plain; keepalive_requests 1000000; client_max_body_size 0;\n\
                client_body_temp_path {path}/body; proxy_temp_path {path}/proxy; fastcgi_temp_path {path}/fastcgi;\n\
-               uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;\n\
+               uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi; {http}\n\
                server {{ listen {addr}{how}; root {path};\n{server}\n}}\n}}\n"
         );
         fs::write(folder.path().join("nginx.conf"), config).expect("write nginx's configuration");

@@ -260,6 +260,24 @@ fn a_reset_cancels_the_request() {
     assert_eq!(gateway.metric("weir_client_errors_total", &[("reason", "aborted")]), 1.0);
 }
 
+/// RFC 9113 section 5.1: behind its own RST_STREAM a client sends nothing more, whoever has reset the stream first.
+#[test]
+fn frames_behind_a_reset_are_answered_as_those_of_a_closed_stream() {
+    let gateway = answering();
+    let mut client = H2Client::connect(gateway.addr);
+    let id = client.open(&post("/"), false);
+    assert_eq!(client.response(id).status, 200);
+    client.until(|frame| matches!(frame, Frame::Reset { code: ErrorCode::NoError, .. }));
+    // On its way when the gateway reset the stream.
+    client.data(id, b"late", false);
+    assert_eq!(client.get("/").status, 200);
+    client.reset(id, ErrorCode::Cancel);
+    client.data(id, b"later", false);
+    let answer = client.until(|frame| matches!(frame, Frame::Reset { .. }));
+    assert_eq!(answer, Frame::Reset { stream: id, code: ErrorCode::StreamClosed });
+    assert_eq!(client.get("/").status, 200, "the connection goes on");
+}
+
 /// The client must not take what it has for whole.
 #[test]
 fn a_response_that_is_cut_off_resets_its_stream() {
@@ -321,6 +339,32 @@ fn a_connection_ends_after_so_many_requests() {
     }
     assert_eq!(client.until_end(), Some(ErrorCode::NoError));
     assert_eq!(client.gone.map(|(last, _)| last), Some(ids[2]));
+}
+
+/// Streams go on, whatever the age of their connection; the client is told to open no further one.
+#[test]
+fn a_connection_ends_at_its_age() {
+    let origin = Origin::scripted(|connection| {
+        while let Some(request) = connection.head() {
+            if request.target == "/long" {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n");
+                for _ in 0..60 {
+                    std::thread::sleep(Duration::from_millis(40));
+                    connection.send("x");
+                }
+            } else {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+            }
+        }
+    });
+    let gateway = gateway(&origin, "timeouts: {connection_age: 1s}");
+    let mut client = H2Client::connect(gateway.addr);
+    assert_eq!(client.get("/").text(), "hello");
+    let long = client.open(&get("/long"), true);
+    let gone = client.until(|frame| matches!(frame, Frame::GoAway { .. }));
+    assert_eq!(gone, Frame::GoAway { last: long, code: ErrorCode::NoError });
+    assert_eq!(client.response(long).body, [b'x'; 60]);
+    assert_eq!(client.until_end(), Some(ErrorCode::NoError));
 }
 
 #[test]

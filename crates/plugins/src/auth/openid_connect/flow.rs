@@ -141,7 +141,7 @@ impl CodeFlow {
         }
     }
 
-    /// The same, as the provider is told.
+    /// The same as a URI, for the provider.
     fn redirect_uri(&self, cx: &RequestCx<'_>) -> String {
         match &self.redirect_uri {
             Some(uri) if split_origin(uri).is_some() => uri.clone(),
@@ -191,7 +191,7 @@ impl CodeFlow {
         Found::Session(Box::new(session), cookies)
     }
 
-    /// Goes on where [`CodeFlow::look`] cannot tell.
+    /// Continues where [`CodeFlow::look`] has no result.
     pub(super) async fn go_on(
         &self,
         cx: &mut RequestCx<'_>,

@@ -11,16 +11,16 @@ use serde_json::{Map, Value};
 use crate::auth::jwt_auth::key::Algorithm;
 
 /// The claims of a token, or the members of another JSON object of the provider.
-pub(super) type Claims = Map<String, Value>;
+pub(crate) type Claims = Map<String, Value>;
 
 /// A token taken apart. Nothing is known of its signature yet.
 #[derive(Debug)]
-pub(super) struct Jwt<'t> {
+pub(crate) struct Jwt<'t> {
     /// The first two parts as received: the signature is of them.
     signed: &'t [u8],
-    pub(super) algorithm: Algorithm,
-    pub(super) key_id: Option<String>,
-    pub(super) claims: Claims,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) key_id: Option<String>,
+    pub(crate) claims: Claims,
     signature: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ struct Header {
 impl<'t> Jwt<'t> {
     /// Takes a token apart; `None` when it is no JSON web token in compact form, or its algorithm is none that verifies
     /// anything: `none` is no [`Algorithm`].
-    pub(super) fn parse(token: &'t str) -> Option<Self> {
+    pub(crate) fn parse(token: &'t str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
@@ -63,7 +63,7 @@ const KEYS: usize = 64;
 
 /// Public keys of a provider. A key for secrets (`oct`) is never taken from a set.
 #[derive(Debug)]
-pub(super) struct KeySet(Vec<Key>);
+pub(crate) struct KeySet(Vec<Key>);
 
 #[derive(Debug)]
 struct Key {
@@ -100,7 +100,7 @@ impl Kind {
 
 /// Outcome of a search for the key of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Good,
     Bad,
     /// No key of the set fits the token: there may be newer ones.
@@ -109,7 +109,7 @@ pub(super) enum Verdict {
 
 impl KeySet {
     /// Reads a set (RFC 7517 section 5). Keys of other kinds, and keys for encryption, are left out.
-    pub(super) fn parse(json: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Set {
             keys: Vec<Claims>,
@@ -134,7 +134,7 @@ impl KeySet {
     }
 
     /// Looks for the key of a token, by its id where the token names one, and verifies the signature.
-    pub(super) fn verify(&self, token: &Jwt<'_>) -> Verdict {
+    pub(crate) fn verify(&self, token: &Jwt<'_>) -> Verdict {
         let mut verdict = Verdict::NoKey;
         let (Some(algorithm), Some(kind)) = (token.algorithm.public(), Kind::of(token.algorithm)) else {
             return Verdict::Bad;

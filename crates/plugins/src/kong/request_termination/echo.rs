@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use weir_expr::Variable;
 use weir_plugin::{HookCx, RequestCx};
 
-use super::super::arguments::Arguments;
+use super::super::arguments::{Arguments, put};
 use super::super::correlation_id::uuid;
 use super::super::media::Media;
 
@@ -25,7 +25,7 @@ pub(super) fn text(cx: &RequestCx<'_>, message: Option<&str>) -> Vec<u8> {
     let raw = cx.body().unwrap_or_default();
     let body = match Media::of(request.field_str("content-type").unwrap_or_default()) {
         Some(Media::Json) => serde_json::from_slice(raw).unwrap_or(Value::Null),
-        Some(Media::Form) => Value::Object(arguments(&Arguments::parse(raw))),
+        Some(Media::Form) => Value::Object(Arguments::parse(raw).to_json()),
         None => Value::Null,
     };
     let hostname = HOSTNAME.as_ref().and_then(|variable| cx.variable(variable)).map(|value| match value {
@@ -43,7 +43,7 @@ pub(super) fn text(cx: &RequestCx<'_>, message: Option<&str>) -> Vec<u8> {
         "host": lossy(request.host()),
         "port": port.unwrap_or(client.local.port()),
         "headers": headers,
-        "query": arguments(&Arguments::parse(request.query().unwrap_or_default())),
+        "query": Arguments::parse(request.query().unwrap_or_default()).to_json(),
         "body": body,
         "raw_body": lossy(raw),
         "method": lossy(request.method_bytes()),
@@ -62,22 +62,4 @@ pub(super) fn text(cx: &RequestCx<'_>, message: Option<&str>) -> Vec<u8> {
         }
     }
     serde_json::to_vec(&whole).unwrap_or_default()
-}
-
-/// Puts a value; one of a name that is there already makes a list.
-fn put(object: &mut Map<String, Value>, name: String, value: Value) {
-    match object.get_mut(&name) {
-        None => drop(object.insert(name, value)),
-        Some(Value::Array(list)) => list.push(value),
-        Some(held) => *held = Value::Array(vec![held.take(), value]),
-    }
-}
-
-fn arguments(all: &Arguments) -> Map<String, Value> {
-    let mut object = Map::new();
-    for (name, value) in all.iter() {
-        let value = value.map_or(Value::Bool(true), |text| String::from_utf8_lossy(text).into());
-        put(&mut object, String::from_utf8_lossy(name).into_owned(), value);
-    }
-    object
 }

@@ -42,7 +42,7 @@ pub(super) fn join(base: &[u8], path: &[u8], stripped: Option<usize>, out: &mut 
 }
 
 /// Number of bytes of the encoded path that stand for the first `length` bytes of the decoded one.
-pub(in crate::kong) fn encoded_length(decoded: &[u8], encoded: &[u8], length: usize) -> usize {
+pub(crate) fn encoded_length(decoded: &[u8], encoded: &[u8], length: usize) -> usize {
     if decoded.len() == encoded.len() {
         return length.min(encoded.len());
     }

@@ -24,7 +24,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) reason: String,
     pub(super) fields: Vec<(String, String)>,
-    /// `None`: it has none. An error tells why it is not here.
+    /// `None`: it has none. An error says why the response is missing.
     pub(super) body: Option<Result<Vec<u8>, &'static str>>,
 }
 

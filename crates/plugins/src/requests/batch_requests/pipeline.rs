@@ -61,7 +61,7 @@ const OF_CONNECTIONS: [&str; 10] = [
     "http2-settings",
 ];
 
-/// Fields that tell upstreams of the consumer, whom each request finds for itself.
+/// Fields about the consumer for upstreams; each request of a batch finds its own.
 const OF_CONSUMERS: [&str; 3] = ["x-consumer-username", "x-credential-identifier", "x-consumer-custom-id"];
 
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;

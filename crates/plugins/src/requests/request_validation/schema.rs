@@ -33,11 +33,11 @@ const OTHER_FORMATS: [&str; 15] = [
 
 /// A schema.
 #[derive(Debug)]
-pub(super) struct Schema(Validator);
+pub(crate) struct Schema(Validator);
 
 impl Schema {
     /// Compiles the schema in `field`. What it refers to has to stand in it.
-    pub(super) fn compile(field: &str, schema: Map<String, Value>) -> Result<Self, Invalid> {
+    pub(crate) fn compile(field: &str, schema: Map<String, Value>) -> Result<Self, Invalid> {
         let draft = if schema.contains_key("$schema") { None } else { Some(Draft::Draft7) };
         let schema = Value::Object(schema);
         spend_for_patterns(&schema).map_err(|error| Invalid::new(field, error.to_string()))?;
@@ -60,6 +60,11 @@ impl Schema {
             );
             Invalid::new(at, format!("not a JSON Schema that can be checked: {error}"))
         })
+    }
+
+    /// All faults of a value.
+    pub(crate) fn faults<'v>(&'v self, value: &'v Value) -> impl Iterator<Item = jsonschema::ValidationError<'v>> {
+        self.0.iter_errors(value)
     }
 
     /// Checks a value.

@@ -9,7 +9,7 @@ use crate::pattern::Patterns;
 pub(super) enum Origins {
     /// All, without a difference: `*`.
     Any,
-    /// All, each told its own name: `**`.
+    /// All, each answered with its own name: `**`.
     Each,
     /// These, in order.
     Listed(Box<[Box<[u8]>]>),

@@ -105,7 +105,7 @@ impl Node {
 enum Event {
     Request,
     Sweep,
-    /// A question is in Redis; its number tells an answer in time from a late one.
+    /// A question is in Redis; its number distinguishes an answer in time from a late one.
     Asked([u64; 5]),
     Answered([u64; 5], [u64; 4]),
     TimedOut(u64),

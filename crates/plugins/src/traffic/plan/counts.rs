@@ -114,12 +114,18 @@ impl PlanCounts {
         }
     }
 
+    /// The end of the window of a count that does not slide, and the requests in it.
+    pub(crate) fn look(&self, name: &[u8]) -> Option<(u64, u64)> {
+        let (ends, count, _) = self.fixed.look(Which::Key(Key::new(0, name)), |entry| entry.counter.parts())??;
+        Some((ends, count))
+    }
+
     fn table(&self, linger: u64) -> &Table<Named> {
         if linger > 0 { &self.sliding } else { &self.fixed }
     }
 
     /// Counts a request against a limit with a period of so many milliseconds.
-    pub(super) fn take(&self, name: &[u8], now: u64, quota: &Quota, period: u64) -> Result<Taken, Full> {
+    pub(crate) fn take(&self, name: &[u8], now: u64, quota: &Quota, period: u64) -> Result<Taken, Full> {
         let (key, linger) = (Key::new(0, name), quota.linger());
         self.table(linger).ask(Which::Key(key), now, linger, |entry| {
             let taken = entry.counter.take(now, quota)?;

@@ -34,12 +34,12 @@ static STATUS: LazyLock<Option<MessageDescriptor>> = LazyLock::new(|| {
     Proto::compile(TEXT).ok()?.get_message_by_name("google.rpc.Status")
 });
 
-/// A field that tells the status of a call, from the trailer section or from the head.
+/// A field of the status of a call, from the trailer section or from the head.
 pub(super) fn told<'r>(response: &'r Response, name: &str) -> Option<&'r [u8]> {
     response.trailer(name.as_bytes()).or_else(|| response.field_str(name))
 }
 
-/// Code of the status; `None`: the service has not told it.
+/// Code of the status; `None` if the service has sent none.
 pub(super) fn code(response: &Response) -> Option<u32> {
     std::str::from_utf8(told(response, "grpc-status")?).ok()?.parse().ok()
 }

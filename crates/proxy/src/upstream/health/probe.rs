@@ -16,14 +16,15 @@ use weir_wire::head::{Content, Limits, ResponseHead};
 use weir_wire::method::Method;
 
 use super::Health;
-use super::call::Call;
+use super::h2;
+use crate::upstream::Protocol;
 
 /// Limits of a response's head. The head is parsed as strictly as any response to a request: a node that fails here
 /// would cause a 502.
 const HEAD: Limits = Limits { head: 64 << 10, fields: 128, target: 0 };
 
 /// Most interim (1xx) answers before the one that counts.
-const MAX_INTERIM: usize = 8;
+pub(super) const MAX_INTERIM: usize = 8;
 
 /// So much of an answer's body is read, for so long, that the node sees an orderly end; what is longer is cut.
 const MAX_BODY: u64 = 64 << 10;
@@ -31,6 +32,9 @@ const END_LIMIT: Duration = Duration::from_millis(100);
 
 /// Bytes of one read.
 const READ: usize = 4096;
+
+/// `User-Agent` of checks.
+pub(super) const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"), " (health check)");
 
 /// Fields that are written here, or not at all.
 const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
@@ -65,8 +69,12 @@ pub(super) struct Probe {
 enum Question {
     /// Nothing: a connection is enough.
     Nothing,
-    Request(Request),
-    Call(Call),
+    /// A request over HTTP/1.1.
+    Http1(Request),
+    /// A request over HTTP/2.
+    Http2(h2::Request),
+    /// One of both, as the node chooses by ALPN.
+    Negotiated(Request, h2::Request),
 }
 
 #[derive(Debug)]
@@ -80,8 +88,16 @@ impl Probe {
         let (checks, host) = (&health.checks.active, &*health.host);
         let question = match checks.r#type {
             CheckType::Tcp => Question::Nothing,
-            CheckType::Grpc => Question::Call(Call::new(host, health.tls.is_some())),
-            CheckType::Http | CheckType::Https => Question::Request(Request::new(checks, host)),
+            CheckType::Grpc => Question::Http2(h2::Request::call(host, health.tls.is_some())),
+            CheckType::Http | CheckType::Https => {
+                let http1 = || Request::new(checks, host);
+                let http2 = || h2::Request::new(checks, host, health.tls.is_some());
+                match health.protocol {
+                    Protocol::Http1 => Question::Http1(http1()),
+                    Protocol::Http2 => Question::Http2(http2()),
+                    Protocol::Negotiated => Question::Negotiated(http1(), http2()),
+                }
+            }
         };
         Self { question, tls: health.tls.clone(), host: host.into(), limit: checks.timeout }
     }
@@ -109,7 +125,7 @@ impl Probe {
             return Finding::Connected;
         }
         let asked = match &self.tls {
-            None => self.question.ask(&mut socket, status).await,
+            None => self.question.ask(&mut socket, false, status).await,
             Some(tls) => self.ask_over_tls(tls, socket, status).await,
         };
         match asked {
@@ -121,7 +137,8 @@ impl Probe {
 
     async fn ask_over_tls(&self, tls: &Setup, socket: TcpStream, status: &mut Option<u16>) -> io::Result<Finding> {
         let mut stream = tls.connect(&self.host, socket).await?;
-        let finding = self.question.ask(&mut stream, status).await;
+        let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let finding = self.question.ask(&mut stream, speaks_http2, status).await;
         // Sends close_notify: some servers log an end without it as an error.
         let _ = timeout(END_LIMIT, stream.shutdown()).await;
         finding
@@ -156,12 +173,14 @@ impl Question {
     async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: &mut S,
+        speaks_http2: bool,
         status: &mut Option<u16>,
     ) -> io::Result<Finding> {
         match self {
             Self::Nothing => Ok(Finding::Connected),
-            Self::Request(request) => request.ask(stream, status).await,
-            Self::Call(call) => call.ask(stream, status).await,
+            Self::Negotiated(_, request) if speaks_http2 => request.ask(stream, status).await,
+            Self::Http1(request) | Self::Negotiated(request, _) => request.ask(stream, status).await,
+            Self::Http2(request) => request.ask(stream, status).await,
         }
     }
 }
@@ -175,7 +194,7 @@ impl Request {
             let _ = write!(text, "Host: {host}\r\n");
         }
         if !given("user-agent") {
-            text.push_str(concat!("User-Agent: weir/", env!("CARGO_PKG_VERSION"), " (health check)\r\n"));
+            let _ = write!(text, "User-Agent: {AGENT}\r\n");
         }
         for header in &checks.req_headers {
             if !OWN_FIELDS.iter().any(|name| named(header, name)) {

@@ -1,0 +1,84 @@
+//! `/weir/v1/session`: logging in and out, for browsers.
+
+use hyper::header::{CACHE_CONTROL, HeaderValue, SET_COOKIE};
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Outcome};
+use crate::api::{Api, Peer};
+use crate::keys::Identity;
+use crate::sessions::{LIFETIME, Shown, cookie_name, is_confirmed};
+
+impl Api {
+    /// Answers a request about the session itself. It has come from a page of this origin, or from a program.
+    pub(crate) fn session(&self, method: &Method, body: &[u8], shown: &Shown<'_>, peer: &Peer) -> Outcome {
+        let found = shown.token().and_then(|token| Some((token, self.sessions.find(token)?)));
+        match *method {
+            Method::GET | Method::HEAD => Ok(match found {
+                _ if self.options.keys.is_open() => self.told(None),
+                Some((_, (identity, csrf))) => self.told(Some((&identity, &csrf))),
+                None => quiet(Answer::json(StatusCode::OK, &json!({ "authenticated": false }))),
+            }),
+            Method::POST => self.log_in(body, peer),
+            Method::DELETE => {
+                if let Some((token, (identity, csrf))) = found {
+                    if !is_confirmed(&csrf, shown.csrf()) {
+                        let message = "the end of a session needs its token in X-CSRF-Token";
+                        return Err(quiet(Answer::error(StatusCode::FORBIDDEN, message)));
+                    }
+                    self.sessions.end(token);
+                    tracing::info!(by = identity.name, address = %peer.address, "logged out of the dashboard");
+                }
+                let answer = quiet(Answer::json(StatusCode::OK, &json!({ "authenticated": false })));
+                Ok(answer.with(SET_COOKIE, self.cookie(peer.port, "", 0)))
+            }
+            _ => Err(quiet(Answer::error(StatusCode::METHOD_NOT_ALLOWED, "only GET, POST and DELETE are known here"))),
+        }
+    }
+
+    fn log_in(&self, body: &[u8], peer: &Peer) -> Outcome {
+        if self.options.keys.is_open() {
+            return Ok(self.told(None));
+        }
+        let body: Option<Value> = serde_json::from_slice(body).ok();
+        let key = body.as_ref().and_then(|body| body.get("key")?.as_str());
+        let key = key.ok_or_else(|| quiet(Answer::bad("expected a JSON object with the field key")))?;
+        let identity = self.options.keys.check(Some(key.trim()), peer.certificate.as_deref(), &Method::GET);
+        let identity = identity.map_err(|_| {
+            tracing::warn!(address = %peer.address, "a login to the dashboard was refused: wrong key");
+            quiet(Answer::error(StatusCode::UNAUTHORIZED, "the key opens nothing here"))
+        })?;
+        let begun = self.sessions.begin(identity.clone()).map_err(|_| {
+            tracing::error!("the system gives no random bytes");
+            quiet(Answer::internal())
+        })?;
+        tracing::info!(by = identity.name, role = identity.role.name(), address = %peer.address, "logged in to the dashboard");
+        let answer = self.told(Some((&identity, &begun.csrf)));
+        Ok(answer.with(SET_COOKIE, self.cookie(peer.port, &begun.token, LIFETIME.as_secs())))
+    }
+
+    /// The owner of a session; `None` where no key is asked for.
+    fn told(&self, session: Option<(&Identity, &str)>) -> Answer {
+        let body = match session {
+            Some((by, csrf)) => json!({
+                "authenticated": true, "name": by.name, "role": by.role.name(), "csrf": csrf, "key_required": true,
+            }),
+            None => {
+                json!({ "authenticated": true, "name": "admin", "role": "admin", "csrf": "", "key_required": false })
+            }
+        };
+        quiet(Answer::json(StatusCode::OK, &body))
+    }
+
+    fn cookie(&self, port: u16, value: &str, seconds: u64) -> HeaderValue {
+        let secure = if self.options.tls { "; Secure" } else { "" };
+        let text =
+            format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", cookie_name(port));
+        // The value has hexadecimal digits alone.
+        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+    }
+}
+
+fn quiet(answer: Answer) -> Answer {
+    answer.unversioned().with(CACHE_CONTROL, HeaderValue::from_static("no-store"))
+}

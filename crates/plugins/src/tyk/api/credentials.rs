@@ -1,0 +1,205 @@
+//! Ways of authentication: where a request has its credentials, and the session that they stand for.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{BuildCx, Invalid, Io, Request, RequestCx};
+use weir_wire::name::FieldName;
+
+use super::Refusal;
+use super::access::Access;
+use super::jwt::{self, Stop, Tokens};
+use crate::auth::credentials::same_secret;
+use crate::query;
+use crate::tyk::sessions::{HashFunction, Password, Session};
+
+/// A way of authentication.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Conf {
+    /// Its kind.
+    kind: KindConf,
+    /// Name of the header; empty: `Authorization`.
+    auth_header_name: String,
+    /// Does not look at the header.
+    disable_header: bool,
+    /// Looks at an argument of the query.
+    use_param: bool,
+    /// Its name; empty: that of the header.
+    param_name: String,
+    /// Looks at a cookie.
+    use_cookie: bool,
+    /// Its name; empty: that of the header.
+    cookie_name: String,
+    /// How tokens of JWT are verified and read.
+    jwt: Option<jwt::Conf>,
+}
+
+/// Kind of a way of authentication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum KindConf {
+    #[default]
+    Token,
+    Basic,
+    Jwt,
+}
+
+/// A way of authentication, compiled.
+#[derive(Debug)]
+pub(super) struct Way {
+    kind: KindConf,
+    header: Option<FieldName>,
+    argument: Option<Box<[u8]>>,
+    cookie: Option<Box<[u8]>>,
+    /// Value of `WWW-Authenticate`.
+    challenge: Option<Vec<u8>>,
+    tokens: Option<Tokens>,
+}
+
+impl Way {
+    pub(super) fn compile(conf: Conf, api: &str) -> Result<Self, Invalid> {
+        let header = if conf.auth_header_name.is_empty() { "Authorization" } else { &conf.auth_header_name };
+        let field = FieldName::new(header)
+            .ok_or_else(|| Invalid::new("auth_header_name", format!("'{header}' is no name of a header")))?;
+        let named =
+            |is_used: bool, name: &str| is_used.then(|| if name.is_empty() { header } else { name }.as_bytes().into());
+        let realm: String = api.chars().filter(|c| !c.is_control() && !['"', '\\'].contains(c)).collect();
+        Ok(Self {
+            argument: named(conf.use_param, &conf.param_name),
+            cookie: named(conf.use_cookie, &conf.cookie_name),
+            header: (!conf.disable_header).then_some(field),
+            challenge: (conf.kind == KindConf::Basic).then(|| format!("Basic realm=\"{realm}\"").into_bytes()),
+            tokens: match conf.jwt {
+                Some(jwt) => {
+                    let tokens = Tokens::compile(jwt);
+                    Some(tokens.map_err(|error| Invalid { path: format!("jwt.{}", error.path), ..error })?)
+                }
+                None => None,
+            },
+            kind: conf.kind,
+        })
+    }
+
+    pub(super) fn build(&mut self, build: &BuildCx<'_>) -> Result<(), Invalid> {
+        self.tokens.as_mut().map_or(Ok(()), |tokens| tokens.build(build))
+    }
+
+    /// Fetches what has to be known before a request is checked.
+    pub(super) async fn fetch(&self, now_ms: u64, io: &dyn Io) {
+        if let Some(tokens) = &self.tokens {
+            tokens.fetch(now_ms, io).await;
+        }
+    }
+
+    pub(super) fn challenge(&self) -> Option<&[u8]> {
+        self.challenge.as_deref()
+    }
+
+    /// The session that the credentials of a request stand for. The end of `room` is scratch memory.
+    pub(super) fn session(
+        &self,
+        request: &Request,
+        now: (u64, u64),
+        access: &Access,
+        room: &mut Vec<u8>,
+    ) -> Result<(Arc<Session>, Option<String>), Stop> {
+        let start = room.len();
+        match self.kind {
+            KindConf::Token => {
+                if !self.read(request, room) {
+                    return Err((401, "Authorization field missing").into());
+                }
+                let start = start + scheme_length(room.get(start..).unwrap_or_default());
+                let found = access.find(room, start).ok_or((403, "Access to this API has been disallowed"))?;
+                Ok((found, None))
+            }
+            KindConf::Basic => Ok((self.user(request, access, room)?, None)),
+            KindConf::Jwt => {
+                if !self.read(request, room) {
+                    return Err((400, "Authorization field missing").into());
+                }
+                let given = room.get(start..).unwrap_or_default();
+                let token = given.get(scheme_length(given)..).unwrap_or_default();
+                let (sessions, org) = access.sessions();
+                let tokens = self.tokens.as_ref().ok_or((403, "Key not authorized"))?;
+                let caller = tokens.caller(token, org, now, sessions)?;
+                Ok((caller.session, Some(format!("{org} {}", caller.identity))))
+            }
+        }
+    }
+
+    /// Appends the credentials of a request; false without any. An argument takes precedence over the header.
+    fn read(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        let argument = self.argument.as_ref().and_then(|name| query::argument(request.query()?, name));
+        if let Some(value) = argument.filter(|value| !value.is_empty()) {
+            query::decode(value, out);
+            return true;
+        }
+        let header = self.header.as_ref().and_then(|field| request.field(field));
+        let cookie = || self.cookie.as_ref().and_then(|name| request.cookie(name));
+        let value = header.filter(|value| !value.is_empty()).or_else(cookie).unwrap_or_default();
+        out.extend_from_slice(value);
+        !value.is_empty()
+    }
+
+    /// The session of a user with a password.
+    fn user(&self, request: &Request, access: &Access, room: &mut Vec<u8>) -> Result<Arc<Session>, Refusal> {
+        const WRONG: Refusal = (401, "User not authorised");
+        let start = room.len();
+        if !self.read(request, room) {
+            return Err((401, "Authorization field missing"));
+        }
+        let mut words = room.get(start..).unwrap_or_default().split(|b| *b == b' ');
+        let (Some(_scheme), Some(encoded), None) = (words.next(), words.next(), words.next()) else {
+            return Err((400, "Attempted access with malformed header, header not in basic auth format"));
+        };
+        let Ok(decoded) = STANDARD.decode(encoded) else {
+            return Err((400, "Attempted access with malformed header, auth data not encoded correctly"));
+        };
+        let Some(colon) = decoded.iter().position(|b| *b == b':') else {
+            return Err((400, "Attempted access with malformed header, values not in basic auth format"));
+        };
+        let (name, password) = decoded.split_at(colon);
+        let password = password.get(1..).unwrap_or_default();
+        // The password of an unknown user is compared as well, so that the answer takes the same time.
+        let start = room.len();
+        room.extend_from_slice(name);
+        let session = access.find_of_org(room, start);
+        let held = session.as_ref().and_then(|session| session.password.as_ref());
+        let is_same = fits(held, password);
+        session.filter(|_| is_same).ok_or(WRONG)
+    }
+
+    /// Takes the credentials out of a request.
+    pub(super) fn strip(&self, cx: &mut RequestCx<'_>) {
+        if let Some(field) = &self.header {
+            cx.request_mut().remove_field(field);
+        }
+        if let Some(name) = &self.argument {
+            cx.request_mut().retain_arguments(|argument| !query::has_name(argument, name));
+        }
+    }
+}
+
+/// Length of the scheme before a token.
+fn scheme_length(value: &[u8]) -> usize {
+    let has_scheme = value.starts_with(b"Bearer ") || value.starts_with(b"bearer ");
+    if has_scheme { "Bearer ".len() } else { 0 }
+}
+
+/// Compares a password with the one of a session.
+fn fits(held: Option<&Password>, given: &[u8]) -> bool {
+    let Some(Password { text, hash }) = held else {
+        let _ = same_secret(given, b"not the password of anybody");
+        return false;
+    };
+    if hash.is_empty() {
+        return same_secret(given, text.as_bytes());
+    }
+    let Some(function) = HashFunction::named(hash) else { return false };
+    same_secret(function.hash(given).as_bytes(), text.as_bytes())
+}

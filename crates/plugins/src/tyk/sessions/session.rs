@@ -1,0 +1,228 @@
+//! A session: what a key allows, in the form in which a request needs it.
+
+use regex::bytes::Regex;
+use serde_json::{Map, Value};
+
+use crate::traffic::PlanCounts;
+
+/// A session with its policies applied.
+#[derive(Debug)]
+pub struct Session {
+    /// Name under which the key is stored: its hash, or the key where keys are not hashed.
+    pub name: Box<str>,
+    /// The organisation.
+    pub org: Box<str>,
+    /// Seconds since 1970 from which the key is refused; 0 or less: never.
+    pub expires: i64,
+    /// True for a key that is refused until it is active again.
+    pub is_inactive: bool,
+    /// Limits of the key.
+    pub limits: Limits,
+    /// What the key may call, in the order of API ids; empty for a master key.
+    pub rights: Box<[Right]>,
+    /// The password of basic authentication.
+    pub password: Option<Password>,
+    /// The secret of signatures.
+    pub hmac_secret: Option<Box<str>>,
+    /// True if requests may be signed.
+    pub hmac_enabled: bool,
+    /// `quota_renews` as it was written.
+    pub quota_renews: i64,
+    /// Sets the counts of one version of the session apart from those of the one before.
+    pub quota_epoch: u64,
+    /// Second of the last change, which begins a new window of the rate.
+    pub last_updated: Box<str>,
+    /// `meta_data`, which rewrites and headers read.
+    pub meta: Map<String, Value>,
+    /// The alias.
+    pub alias: Box<str>,
+    /// The tags.
+    pub tags: Box<[Box<str>]>,
+}
+
+/// A rate and a quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Requests in `per`; none: no limit.
+    pub rate: Option<u64>,
+    /// Milliseconds.
+    pub per: u64,
+    /// Requests in `renewal`; none: no quota.
+    pub quota: Option<u64>,
+    /// `quota_max` as it was written.
+    pub quota_max: i64,
+    /// Milliseconds until the quota begins anew; none: never.
+    pub renewal: Option<u64>,
+}
+
+/// What a key may do with one API.
+#[derive(Debug)]
+pub struct Right {
+    /// The API.
+    pub api: Box<str>,
+    /// Versions; none: all.
+    pub versions: Box<[Box<str>]>,
+    /// Patterns of paths with their methods; none: all.
+    pub allowed: Box<[(Regex, Box<[Box<str>]>)]>,
+    /// Limits of their own, and the name under which they count.
+    pub limits: Option<(Limits, Box<str>)>,
+    /// Rates of single endpoints: path, method, limits.
+    pub endpoints: Box<[(Regex, Box<str>, Limits)]>,
+}
+
+/// The password of a session.
+#[derive(Clone, Debug)]
+pub struct Password {
+    /// The text or its hash.
+    pub text: Box<str>,
+    /// The function of the hash; empty: it is the text itself.
+    pub hash: Box<str>,
+}
+
+/// A number, also one that was written as a text or with a fraction.
+pub(super) fn number(value: Option<&Value>) -> i64 {
+    match value {
+        Some(Value::Number(number)) => {
+            number.as_i64().unwrap_or_else(|| number.as_f64().unwrap_or_default().clamp(-1e15, 1e15) as i64)
+        }
+        Some(Value::String(text)) => text.trim().parse().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+/// The same with its fraction.
+pub(super) fn float(value: Option<&Value>) -> f64 {
+    value.and_then(Value::as_f64).unwrap_or_default()
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn texts(value: Option<&Value>) -> Box<[Box<str>]> {
+    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+}
+
+fn list<'v>(value: &'v Value, field: &str) -> impl Iterator<Item = &'v Value> {
+    value.get(field).and_then(Value::as_array).into_iter().flatten()
+}
+
+impl Limits {
+    /// The limits in the fields of a session, a policy, or the limit of an access right.
+    pub(super) fn of(value: &Value) -> Self {
+        let (rate, per) = (float(value.get("rate")), float(value.get("per")));
+        let quota_max = number(value.get("quota_max"));
+        let renewal = number(value.get("quota_renewal_rate"));
+        Self {
+            rate: (rate > 0.0 && per > 0.0).then_some(rate.ceil() as u64),
+            per: (per.max(0.0) * 1000.0) as u64,
+            quota: u64::try_from(quota_max).ok().filter(|quota| *quota > 0),
+            quota_max,
+            renewal: u64::try_from(renewal).ok().filter(|renewal| *renewal > 0).map(|renewal| renewal * 1000),
+        }
+    }
+}
+
+/// Most regular expressions of one session; one with more is refused where it is made.
+const MOST_PATTERNS: usize = 256;
+/// Most memory of one of them.
+const PATTERN_BYTES: usize = 1 << 18;
+
+/// A pattern of a path, found anywhere in it.
+fn pattern(text: &str, count: &mut usize) -> Result<Regex, String> {
+    *count += 1;
+    if *count > MOST_PATTERNS {
+        return Err(format!("a key may have {MOST_PATTERNS} patterns of paths"));
+    }
+    let text = crate::tyk::patterns::pattern_of(text);
+    let built = regex::bytes::RegexBuilder::new(&text).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build();
+    built.map_err(|error| format!("'{text}' is no regular expression: {error}"))
+}
+
+impl Session {
+    /// Compiles a session with its policies applied.
+    ///
+    /// # Errors
+    /// A pattern of a path is none.
+    pub(super) fn compile(name: &str, value: &Value, epoch: u64) -> Result<Self, String> {
+        let mut rights = Vec::new();
+        let mut count = 0;
+        for (id, right) in value.get("access_rights").and_then(Value::as_object).into_iter().flatten() {
+            let api = right.get("api_id").and_then(Value::as_str).filter(|api| !api.is_empty()).unwrap_or(id);
+            rights.push(Right::compile(api, right, &mut count)?);
+        }
+        rights.sort_by(|a, b| a.api.cmp(&b.api));
+        let basic = value.get("basic_auth_data").filter(|basic| !text(basic, "password").is_empty());
+        let hmac = Some(text(value, "hmac_string")).filter(|secret| !secret.is_empty());
+        Ok(Self {
+            name: name.into(),
+            org: text(value, "org_id").into(),
+            expires: number(value.get("expires")),
+            is_inactive: value.get("is_inactive") == Some(&Value::Bool(true)),
+            limits: Limits::of(value),
+            rights: rights.into(),
+            password: basic
+                .map(|basic| Password { text: text(basic, "password").into(), hash: text(basic, "hash_type").into() }),
+            hmac_secret: hmac.map(Into::into),
+            hmac_enabled: value.get("hmac_enabled") == Some(&Value::Bool(true)),
+            quota_renews: number(value.get("quota_renews")),
+            quota_epoch: epoch,
+            last_updated: text(value, "last_updated").into(),
+            meta: value.get("meta_data").and_then(Value::as_object).cloned().unwrap_or_default(),
+            alias: text(value, "alias").into(),
+            tags: texts(value.get("tags")),
+        })
+    }
+
+    /// Requests that count against the quota of the key, and the second since 1970 at which it begins anew.
+    #[must_use]
+    pub fn quota_used(&self, counts: &PlanCounts, now: u64) -> (u64, Option<u64>) {
+        let mut name = Vec::new();
+        write_quota_name(&self.name, "", self.quota_epoch, &mut name);
+        match counts.look(&name).filter(|(ends, _)| *ends > now) {
+            Some((ends, count)) => (count, self.limits.renewal.map(|_| ends.div_ceil(1000))),
+            None => (0, None),
+        }
+    }
+
+    /// What the key may do with an API. A master key has no rights of its own.
+    #[must_use]
+    pub fn right(&self, api: &str) -> Option<&Right> {
+        let at = self.rights.binary_search_by(|right| (*right.api).cmp(api)).ok()?;
+        self.rights.get(at)
+    }
+}
+
+impl Right {
+    fn compile(api: &str, value: &Value, count: &mut usize) -> Result<Self, String> {
+        let mut allowed = Vec::new();
+        for entry in list(value, "allowed_urls") {
+            allowed.push((pattern(text(entry, "url"), count)?, texts(entry.get("methods"))));
+        }
+        let mut endpoints = Vec::new();
+        for endpoint in list(value, "endpoints") {
+            for method in list(endpoint, "methods") {
+                let limit = Limits::of(method.get("limit").unwrap_or(&Value::Null));
+                endpoints.push((pattern(text(endpoint, "path"), count)?, text(method, "name").into(), limit));
+            }
+        }
+        let own = value.get("limit").filter(|limit| limit.as_object().is_some_and(|limit| !limit.is_empty()));
+        let own = own.map(Limits::of).filter(|limits| limits.rate.is_some() || limits.quota_max != 0);
+        let scope = Some(text(value, "allowance_scope")).filter(|scope| !scope.is_empty()).unwrap_or(api);
+        Ok(Self {
+            api: api.into(),
+            versions: texts(value.get("versions")),
+            allowed: allowed.into(),
+            limits: own.map(|limits| (limits, scope.into())),
+            endpoints: endpoints.into(),
+        })
+    }
+}
+
+/// Appends the name of the count of a quota.
+pub(crate) fn write_quota_name(name: &str, apart: &str, epoch: u64, out: &mut Vec<u8>) {
+    for part in ["tyk quota ", name, ":", apart, ":"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    weir_wire::push_number(out, epoch);
+}

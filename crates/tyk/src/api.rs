@@ -1,0 +1,203 @@
+//! The gateway API: `/tyk/…` with its secret, and the pages of health.
+
+mod apis;
+mod keys;
+mod policies;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use serde_json::{Value, json};
+use weir_plugins::PlanCounts;
+use weir_plugins::tyk::sessions::{Naming, Sessions};
+use weir_plugins::tyk::{self, ApiAnswer, ApiRequest};
+
+use crate::conf::Conf;
+use crate::files::Place;
+
+/// Where sessions outlive the process.
+pub trait Storage: Send + Sync + fmt::Debug {
+    /// Stores a session as JSON under its name, with the number that sets its counts apart.
+    ///
+    /// # Errors
+    /// The reason for which it is not stored.
+    fn put(&self, name: &str, session: &Value, epoch: u64) -> Result<(), String>;
+
+    /// Removes a session.
+    ///
+    /// # Errors
+    /// The reason for which it is still there.
+    fn remove(&self, name: &str) -> Result<(), String>;
+}
+
+/// Reads the files again; with `true` returns when that is done, and then tells if they are in force.
+pub type Reload = Box<dyn Fn(bool) -> bool + Send + Sync>;
+
+/// The gateway API.
+pub struct GatewayApi {
+    conf: Conf,
+    naming: Naming,
+    sessions: Arc<Sessions>,
+    counts: Arc<PlanCounts>,
+    storage: Option<Arc<dyn Storage>>,
+    reload: Reload,
+    /// The definitions in force.
+    loaded: Mutex<Arc<apis::Loaded>>,
+}
+
+impl fmt::Debug for GatewayApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayApi").field("conf", &self.conf).finish_non_exhaustive()
+    }
+}
+
+/// What an answer is made of: the status, and the JSON of the body.
+type Outcome = Result<Value, (u16, String)>;
+
+impl GatewayApi {
+    /// The API of a gateway with files at this place. Without storage, sessions end with the process.
+    ///
+    /// # Errors
+    /// `tyk.conf` cannot be read.
+    pub fn new(
+        place: &Place,
+        sessions: Arc<Sessions>,
+        counts: Arc<PlanCounts>,
+        storage: Option<Arc<dyn Storage>>,
+        reload: Reload,
+    ) -> Result<Self, String> {
+        let conf = place.conf()?;
+        let naming = Naming::new(conf.hash_keys, &conf.hash_key_function);
+        let loaded = Mutex::new(Arc::new(apis::Loaded::read(&conf)));
+        Ok(Self { conf, naming, sessions, counts, storage, reload, loaded })
+    }
+
+    /// Takes note that the files are in force as they are now.
+    pub fn reloaded(&self) {
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(apis::Loaded::read(&self.conf));
+    }
+
+    fn loaded(&self) -> Arc<apis::Loaded> {
+        Arc::clone(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn dispatch(&self, request: &ApiRequest) -> Option<Outcome> {
+        let segments: Vec<&str> = request.path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let method = request.method.as_str();
+        Some(match (method, segments.as_slice()) {
+            (_, ["keys", rest @ ..]) => keys::answer(self, request, method, rest),
+            (_, ["apis", "oas", rest @ ..]) => apis::answer_oas(self, request, method, rest),
+            (_, ["apis", rest @ ..]) => apis::answer(self, request, method, rest),
+            (_, ["policies", rest @ ..]) => policies::answer(self, request, method, rest),
+            ("GET", ["reload"] | ["reload", "group"]) => {
+                let waits = argument(request, "block") == Some("true");
+                if (self.reload)(waits) && waits {
+                    self.reloaded();
+                }
+                Ok(status("ok", ""))
+            }
+            (_, ["reload", ..]) => method_not_supported(),
+            ("GET", ["health"]) => match self.conf.health_check {
+                true => Ok(json!({
+                    "throttle_reqests_per_second": 0, "quota_violations_per_second": 0, "key_failures_per_second": 0,
+                    "average_upstream_latency": 0, "average_requests_per_second": 0,
+                })),
+                false => Err((400, "Health checks are not enabled for this node".to_owned())),
+            },
+            ("GET", ["org", "keys"]) => Ok(json!({ "keys": [] })),
+            ("GET" | "DELETE", ["org", "keys", _]) => Err((404, "Org not found".to_owned())),
+            ("POST" | "PUT", ["org", "keys", _]) => Err((501, "quotas of organisations are not supported".to_owned())),
+            ("GET", ["certs"]) => Ok(json!({ "certs": null })),
+            (_, ["certs", ..]) => {
+                Err((501, "certificates are not managed by this API: they are files of the settings".to_owned()))
+            }
+            ("DELETE", ["cache", _]) => Ok(status("ok", "cache invalidated")),
+            (_, ["oauth", ..]) => Err((501, "the OAuth2 server is not supported".to_owned())),
+            _ => return None,
+        })
+    }
+
+    /// Stores a session, and then serves it.
+    fn put(&self, name: &str, session: &Value, keeps_counts: bool) -> Result<(), (u16, String)> {
+        let before = self.sessions.written(name);
+        self.sessions.put(name, session.clone(), keeps_counts).map_err(|error| (500, error))?;
+        let Some(storage) = &self.storage else { return Ok(()) };
+        let epoch = self.sessions.compiled(name).map_or(0, |session| session.quota_epoch);
+        storage.put(name, session, epoch).map_err(|error| {
+            // What is not stored is not served.
+            match before {
+                Some(before) => drop(self.sessions.put(name, before, true)),
+                None => drop(self.sessions.remove(name)),
+            }
+            (500, format!("storage: {error}"))
+        })
+    }
+}
+
+impl tyk::GatewayApi for GatewayApi {
+    fn answer(&self, request: ApiRequest) -> ApiAnswer {
+        let secret = self.conf.secret.as_bytes();
+        if secret.is_empty() || verify_slices_are_equal(request.secret.as_bytes(), secret).is_err() {
+            let text = "Attempted administrative access with invalid or missing key!";
+            return told(403, &status("error", text));
+        }
+        match self.dispatch(&request) {
+            Some(Ok(value)) => told(200, &value),
+            Some(Err((code, text))) => told(code, &status("error", &text)),
+            None => ApiAnswer {
+                status: 404,
+                content_type: "text/plain; charset=utf-8",
+                fields: vec![("X-Content-Type-Options", "nosniff".to_owned())],
+                body: b"404 page not found\n".to_vec(),
+            },
+        }
+    }
+}
+
+/// An answer in JSON.
+fn told(code: u16, value: &Value) -> ApiAnswer {
+    let mut body = value.to_string().into_bytes();
+    body.push(b'\n');
+    ApiAnswer { status: code, content_type: "application/json", fields: Vec::new(), body }
+}
+
+fn status(status: &str, message: &str) -> Value {
+    json!({ "status": status, "message": message })
+}
+
+fn method_not_supported() -> Outcome {
+    Err((405, "Method not supported".to_owned()))
+}
+
+fn argument<'r>(request: &'r ApiRequest, name: &str) -> Option<&'r str> {
+    request.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+/// 32 random hexadecimal digits.
+fn random_id() -> Result<String, (u16, String)> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| (500, "no random numbers".to_owned()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// True for an id that is the name of a file in its folder.
+fn is_safe(id: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=128).contains(&id.len()) && id.chars().all(allowed) && !id.starts_with('.')
+}
+
+/// Writes a file as a whole.
+fn write(path: &Path, text: &str) -> Result<(), (u16, String)> {
+    let next = path.with_extension("json.new");
+    let failed = |error: std::io::Error| (500, format!("File object creation failed: {}: {error}", path.display()));
+    std::fs::write(&next, text).map_err(failed)?;
+    std::fs::rename(&next, path).map_err(failed)
+}
+
+/// JSON with line ends, for files that people read.
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}

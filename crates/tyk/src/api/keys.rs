@@ -1,0 +1,219 @@
+//! Keys: `/tyk/keys`.
+
+use serde_json::{Map, Value, json};
+use weir_plugins::tyk::ApiRequest;
+use weir_plugins::tyk::sessions::{HashFunction, Naming};
+
+use super::{GatewayApi, Outcome, argument, method_not_supported, random_id};
+
+/// Answers a request for keys.
+pub(super) fn answer(api: &GatewayApi, request: &ApiRequest, method: &str, rest: &[&str]) -> Outcome {
+    match (method, rest) {
+        ("GET", []) => list(api, request),
+        ("POST", ["create"]) => create(api, request, None),
+        ("POST", ["preview"]) => {
+            let session = session_of(request, 400)?;
+            api.sessions.applied(&session).map_err(|error| (500, format!("Failed to create key - {error}")))
+        }
+        ("POST", ["policy", key]) => set_policies(api, request, key),
+        ("GET", [key]) => {
+            let name = find(api, request, key).ok_or((404, "Key not found".to_owned()))?;
+            shown(api, &name)
+        }
+        ("POST", [key]) => create(api, request, Some(key)),
+        ("PUT", [key]) => update(api, request, key),
+        ("DELETE", [key]) => {
+            let name = find(api, request, key).ok_or((404, "There is no such key found".to_owned()))?;
+            if let Some(storage) = &api.storage {
+                storage.remove(&name).map_err(|error| (500, format!("storage: {error}")))?;
+            }
+            api.sessions.remove(&name);
+            Ok(json!({ "key": key, "status": "ok", "action": "deleted" }))
+        }
+        _ => method_not_supported(),
+    }
+}
+
+fn list(api: &GatewayApi, request: &ApiRequest) -> Outcome {
+    if api.naming.hashes && !api.conf.lists_hashed_keys {
+        let text = "Hashed key listing is disabled in config (enable_hashed_keys_listing)";
+        return Err((404, text.to_owned()));
+    }
+    let (filter, of_api) = (argument(request, "filter").unwrap_or_default(), argument(request, "api_id"));
+    let mut names = api.sessions.names();
+    names.retain(|name| {
+        let of_org = filter.is_empty() || api.naming.hashes || name.starts_with(filter);
+        of_org && of_api.is_none_or(|id| api.sessions.compiled(name).is_some_and(|session| session.right(id).is_some()))
+    });
+    Ok(json!({ "keys": names }))
+}
+
+/// The session of a body.
+fn session_of(request: &ApiRequest, status: u16) -> Outcome {
+    let text = if status == 500 { "Unmarshalling failed" } else { "Request malformed" };
+    let value = serde_json::from_slice::<Value>(&request.body).ok().filter(Value::is_object);
+    value.ok_or((status, text.to_owned()))
+}
+
+/// Name of the session that a key of a request means.
+fn find(api: &GatewayApi, request: &ApiRequest, key: &str) -> Option<String> {
+    if matches!(argument(request, "hashed"), Some("1" | "true")) {
+        return api.sessions.written(key).map(|_| key.to_owned());
+    }
+    find_in(api, argument(request, "org_id").unwrap_or_default(), key)
+}
+
+/// Name of the session of a key, or of an id in an organisation.
+fn find_in(api: &GatewayApi, org: &str, key: &str) -> Option<String> {
+    let mut names = vec![api.naming.name(key)];
+    if !org.is_empty() {
+        names.push(api.naming.name(&api.naming.key(org, key)));
+        names.push(api.naming.name(&format!("{org}{key}")));
+    }
+    names.into_iter().find(|name| api.sessions.written(name).is_some())
+}
+
+fn has_rights(session: &Map<String, Value>) -> bool {
+    let is_filled = |field: &str| {
+        session.get(field).is_some_and(|value| match value {
+            Value::Object(fields) => !fields.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            Value::String(text) => !text.is_empty(),
+            _ => false,
+        })
+    };
+    ["access_rights", "apply_policies", "apply_policy_id"].into_iter().any(is_filled)
+}
+
+fn create(api: &GatewayApi, request: &ApiRequest, own: Option<&str>) -> Outcome {
+    let Value::Object(mut session) = session_of(request, if own.is_none() { 500 } else { 400 })? else {
+        return Err((500, "Unmarshalling failed".to_owned()));
+    };
+    check(api, &session)?;
+    let org = session.get("org_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let key = match own {
+        Some(own) if Naming::is_self_describing(own) || !org.is_empty() && own.starts_with(&org) => own.to_owned(),
+        // Users and texts of one's own are known without a function, as ORG and text.
+        Some(own) if session.contains_key("basic_auth_data") => format!("{org}{own}"),
+        Some(own) => api.naming.key(&org, own),
+        None => api.naming.key(&org, &random_id()?),
+    };
+    let is_user = hash_password(api, &mut session, None);
+    complete(&mut session, None);
+    let name = api.naming.name(&key);
+    let session = Value::Object(session);
+    let failed = |(status, text): (u16, String)| (status, format!("Failed to create key - {text}"));
+    api.put(&name, &session, false).map_err(failed)?;
+    let shown = if is_user && api.naming.hashes { "" } else { key.as_str() };
+    let mut answer = json!({ "key": shown, "status": "ok", "action": "added" });
+    if api.naming.hashes {
+        answer["key_hash"] = name.into();
+    }
+    Ok(answer)
+}
+
+/// Refuses what no session may be.
+fn check(api: &GatewayApi, session: &Map<String, Value>) -> Result<(), (u16, String)> {
+    if has_rights(session) || api.conf.allow_master_keys {
+        return Ok(());
+    }
+    Err((400, "Failed to create key, keys must have at least one Access Rights record set.".to_owned()))
+}
+
+fn update(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
+    let Value::Object(mut session) = session_of(request, 400)? else {
+        return Err((400, "Request malformed".to_owned()));
+    };
+    check(api, &session)?;
+    let org = session.get("org_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let found = find(api, request, key).or_else(|| find_in(api, &org, key));
+    let name = found.ok_or((404, "Key is not found".to_owned()))?;
+    let before = api.sessions.written(&name).unwrap_or_default();
+    hash_password(api, &mut session, Some(&before));
+    complete(&mut session, Some(&before));
+    let keeps = matches!(argument(request, "suppress_reset"), Some("1"));
+    api.put(&name, &Value::Object(session), keeps)
+        .map_err(|(status, text)| (status, format!("Failed to create key - {text}")))?;
+    Ok(json!({ "key": key, "status": "ok", "action": "modified" }))
+}
+
+fn set_policies(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
+    let given = session_of(request, 400)?;
+    let policy = given.get("policy").and_then(Value::as_str).filter(|policy| !policy.is_empty());
+    let policy = policy.ok_or((400, "Request malformed".to_owned()))?;
+    let name = find(api, request, key).ok_or((404, "Key not found".to_owned()))?;
+    let mut session = api.sessions.written(&name).unwrap_or_default();
+    if let Some(fields) = session.as_object_mut() {
+        fields.shift_remove("apply_policy_id");
+        fields.insert("apply_policies".to_owned(), json!([policy]));
+        fields.insert("last_updated".to_owned(), now().to_string().into());
+    }
+    api.put(&name, &session, true)?;
+    Ok(json!({ "key": key, "status": "ok", "action": "updated" }))
+}
+
+/// The session as it is told: without the password, with what is left of the quota.
+fn shown(api: &GatewayApi, name: &str) -> Outcome {
+    let mut session = api.sessions.written(name).unwrap_or_default();
+    session = api.sessions.applied(&session).unwrap_or(session);
+    let compiled = api.sessions.compiled(name);
+    if let Some(fields) = session.as_object_mut() {
+        if let Some(Value::Object(basic)) = fields.get_mut("basic_auth_data") {
+            basic.shift_remove("password");
+        }
+        if let Some((session, quota)) = compiled.and_then(|session| Some((session.clone(), session.limits.quota?))) {
+            let (used, ends) = session.quota_used(&api.counts, now_ms());
+            fields.insert("quota_remaining".to_owned(), quota.saturating_sub(used).into());
+            if let Some(ends) = ends {
+                fields.insert("quota_renews".to_owned(), ends.into());
+            }
+        }
+    }
+    Ok(session)
+}
+
+/// Puts the hash of the password in its place where keys are hashed; true for a session with a password. One that is left
+/// out stays what it was.
+fn hash_password(api: &GatewayApi, session: &mut Map<String, Value>, before: Option<&Value>) -> bool {
+    let held = before.and_then(|before| before.get("basic_auth_data"));
+    let Some(Value::Object(basic)) = session.get_mut("basic_auth_data") else { return false };
+    let password = basic.get("password").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if password.is_empty() {
+        if let Some(held) = held {
+            session.insert("basic_auth_data".to_owned(), held.clone());
+            return true;
+        }
+        session.shift_remove("basic_auth_data");
+        return false;
+    }
+    if api.naming.hashes {
+        basic.insert("password".to_owned(), HashFunction::Sha256.text(&password).into());
+        basic.insert("hash_type".to_owned(), HashFunction::Sha256.name().into());
+    } else {
+        basic.insert("hash_type".to_owned(), "".into());
+    }
+    true
+}
+
+/// Leaves out what is zero, and adds the times.
+fn complete(session: &mut Map<String, Value>, before: Option<&Value>) {
+    session.retain(|_, value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(true) => true,
+    });
+    let created = before.and_then(|before| before.get("date_created")).cloned();
+    session.insert("date_created".to_owned(), created.unwrap_or_else(|| jiff::Timestamp::now().to_string().into()));
+    session.insert("last_updated".to_owned(), now().to_string().into());
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
+}

@@ -1,0 +1,236 @@
+//! From API definitions to items of the model.
+//!
+//! | Tyk | model |
+//! |---|---|
+//! | API definition | route with the listen path as its path, an upstream, and the plugins `api` and `paths` |
+//! | policies | configuration of the plugin `gateway`, which keeps them for sessions |
+//! | `tyk.conf` | fields of all of them |
+
+mod access;
+mod target;
+mod versions;
+
+use weir_config::{Diagnostic, Entity, Id, Key, Kind, Lowered, Mark, Matching, Node, ResourceKind};
+
+use crate::conf::Conf;
+use crate::definition::{Definition, drop_nulls};
+use crate::rule::rule;
+
+/// Id of the route that takes what no API takes.
+pub(crate) const NO_API: &str = "no-api";
+/// Id of the global rule that makes answers Tyk's.
+pub(crate) const ANSWERS: &str = "answers";
+/// Id of the route of the gateway API.
+pub(crate) const GATEWAY: &str = "gateway";
+
+/// Rank of the gateway's own routes: above any listen path.
+const OWN: u64 = 1 << 40;
+/// Rank that an API with a domain gains.
+const WITH_DOMAIN: u64 = 1 << 32;
+
+/// Lowers the definitions.
+pub(crate) fn lower(
+    apis: &[Definition],
+    conf: &Conf,
+    policies: &[Node],
+    mark: Mark,
+    found: &mut Vec<Diagnostic>,
+) -> Lowered {
+    let mut lowered = Lowered::new(mark);
+    let mut taken = Taken { ids: vec![NO_API.to_owned(), GATEWAY.to_owned()], ..Taken::default() };
+    for api in apis {
+        self::api(api, conf, &mut taken, &mut lowered, found);
+    }
+    own_routes(conf, policies, mark, &mut lowered, found);
+    let mut answers = map(mark, []);
+    answers.insert("hide_generator_header", flag(conf.hide_generator_header));
+    answers.insert("http_server_options_skip_url_cleaning", flag(conf.skips_url_cleaning));
+    let item = map(mark, [("id", text(ANSWERS)), ("plugins", map(mark, [("answers", answers)]))]);
+    lowered.add(ResourceKind::GlobalRules, item, document(ANSWERS, None));
+    lowered
+}
+
+/// Ids and listen paths that are taken, for those that stand in several definitions.
+#[derive(Default)]
+struct Taken {
+    ids: Vec<String>,
+    places: Vec<(String, String)>,
+}
+
+fn document(id: &str, matching: Option<Matching>) -> Entity {
+    Entity { kind: "document", id: id.to_owned(), path: String::new(), matching, ..Entity::default() }
+}
+
+fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+    let mark = api.node.mark;
+    let listen = api.text("proxy.listen_path");
+    let domain = Some(api.text("domain")).filter(|domain| !domain.is_empty() && !api.flag("domain_disabled"));
+    let domain = match (domain, conf.enable_custom_domains) {
+        (Some(_), false) => {
+            let text = "without effect: enable_custom_domains of tyk.conf is not on, so that the API takes every host";
+            found.push(api.doubt("domain", text));
+            None
+        }
+        (domain, _) => domain,
+    };
+    let place = (domain.unwrap_or_default().to_owned(), listen.to_owned());
+    if taken.places.contains(&place) {
+        let text = "another API has this listen path already: this one is left out, as in Tyk";
+        found.push(api.doubt("proxy.listen_path", text));
+        return;
+    }
+    taken.places.push(place);
+    let Some(upstream) = target::upstream(api, conf, found) else { return };
+    let Some(versions) = versions::Versions::of(api, found) else { return };
+    let id = id_of(api, taken, found);
+    // Rights of keys name the API as it is written.
+    let own = Some(api.text("api_id")).filter(|own| !own.is_empty()).unwrap_or(&id);
+    let mut guard =
+        map(mark, [("api_id", text(own)), ("name", text(api.text("name"))), ("org_id", text(api.text("org_id")))]);
+    guard.insert("listen_path", text(listen));
+    guard.insert("expires", number(versions::expiry(api, found)));
+    guard.insert("versions", versions.guard);
+    guard.insert("tells_rates", flag(conf.tells_rates));
+    for (field, switch) in [("allowed_ips", "enable_ip_whitelisting"), ("blacklisted_ips", "enable_ip_blacklisting")] {
+        if api.flag(switch) && !api.flag("ip_access_control_disabled") {
+            guard.insert(field, api.at(field).cloned().unwrap_or_else(|| list(mark, Vec::new())));
+        }
+    }
+    if api.number("global_rate_limit.rate") > 0.0 && !api.flag("global_rate_limit.disabled") {
+        let limit = api.at("global_rate_limit").cloned().unwrap_or_else(|| map(mark, []));
+        guard.insert("global_rate_limit", limit);
+    }
+    if let Some(access) = access::access(api, conf) {
+        guard.insert("access", access);
+    }
+    let mut chain = map(mark, [("api_id", text(own)), ("listen_path", text(listen))]);
+    chain.insert("strip_listen_path", flag(api.flag("proxy.strip_listen_path")));
+    chain.insert("target", text(&target::base(api)));
+    chain.insert("enable_context_vars", flag(api.flag("enable_context_vars")));
+    chain.insert("versions", versions.chain);
+    chain.insert("upstream", upstream.clone());
+    let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
+    if api.flag("CORS.enable") {
+        plugins.insert("cors", access::cors(api));
+    }
+    let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
+    item.insert("upstream", upstream);
+    item.insert("enable_websocket", flag(true));
+    if !api.text("name").is_empty() {
+        item.insert("name", text(&api.text("name").chars().take(100).collect::<String>()));
+    }
+    let path = match target::is_plain(listen) {
+        true => listen.to_owned(),
+        false => format!("~{}", target::pattern(listen)),
+    };
+    let rank = listen.len() as u64 + if domain.is_some() { WITH_DOMAIN } else { 0 };
+    let matching =
+        Matching { paths: vec![path], ranks: vec![rank], hosts: domain.into_iter().map(str::to_owned).collect() };
+    let elsewhere = [
+        ("plugins.api.listen_path", "proxy.listen_path"),
+        ("plugins.api.versions.list", "version_data.versions"),
+        ("plugins.api.access.ways", "auth"),
+        ("plugins.paths.versions", "version_data.versions"),
+        ("plugins.cors", "CORS"),
+        ("plugins.api", ""),
+        ("plugins.paths", ""),
+        ("upstream", "proxy"),
+    ];
+    let entity = Entity {
+        kind: "API",
+        id: if api.text("name").is_empty() { id.clone() } else { api.text("name").to_owned() },
+        path: api.file.clone(),
+        elsewhere: elsewhere.iter().map(|(lowered, written)| ((*lowered).to_owned(), api.place(written))).collect(),
+        fields: vec![("uri", "proxy.listen_path")],
+        matching: Some(matching),
+    };
+    lowered.add(ResourceKind::Routes, item, entity);
+}
+
+/// The id of an API in the model: its own where the model takes it and no other has it.
+fn id_of(api: &Definition, taken: &mut Taken, found: &mut Vec<Diagnostic>) -> String {
+    let given = api.text("api_id");
+    let base = Id::new(given).map_or_else(|| format!("api-{}", taken.ids.len() + 1), |id| id.as_str().to_owned());
+    let is_own = base == NO_API || base == GATEWAY;
+    if taken.ids.contains(&base) && !is_own {
+        let text = "another definition has this id: keys with a right to it may call both";
+        found.push(api.doubt("api_id", text));
+    }
+    let id =
+        (1..).map(|n| if n == 1 { base.clone() } else { format!("{base}.{n}") }).find(|id| !taken.ids.contains(id));
+    let id = id.unwrap_or(base);
+    taken.ids.push(id.clone());
+    id
+}
+
+/// Adds the route for what no API takes, and those of the gateway API.
+fn own_routes(conf: &Conf, policies: &[Node], mark: Mark, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+    let gateway = map(mark, [("hello", text(&conf.health_endpoint)), ("policies", merged(policies, mark, found))]);
+    let hello = format!("~/{}$", target::escaped(&conf.health_endpoint));
+    let mut paths = vec![hello, "~/ready$".to_owned()];
+    if !conf.secret.is_empty() {
+        paths.push("/tyk/".to_owned());
+    }
+    let own = Matching { ranks: vec![OWN; paths.len()], paths, hosts: Vec::new() };
+    let rest = Matching { paths: vec!["/".to_owned()], ranks: vec![0], hosts: Vec::new() };
+    for (id, plugin, conf, matching) in [(GATEWAY, "gateway", gateway, own), (NO_API, "no-api", map(mark, []), rest)] {
+        let plugins = map(mark, [(plugin, conf)]);
+        let item = map(mark, [("id", text(id)), ("uri", text("/*")), ("plugins", plugins)]);
+        lowered.add(ResourceKind::Routes, item, document(id, Some(matching)));
+    }
+}
+
+/// All policies by their ids: files with one each, or with a map of them, or with a list.
+fn merged(policies: &[Node], mark: Mark, found: &mut Vec<Diagnostic>) -> Node {
+    let mut all = map(mark, []);
+    for file in policies {
+        let mut file = file.clone();
+        drop_nulls(&mut file);
+        let id_of = |policy: &Node| {
+            ["id", "_id"].into_iter().find_map(|name| policy.get(name).and_then(Node::as_str)).map(str::to_owned)
+        };
+        let is_policy = |node: &Node| node.get("access_rights").is_some() || node.get("quota_max").is_some();
+        let given: Vec<(Option<String>, Node)> = match &file.kind {
+            _ if is_policy(&file) => vec![(id_of(&file), file.clone())],
+            Kind::Seq(items) => items.iter().map(|policy| (id_of(policy), policy.clone())).collect(),
+            Kind::Map(entries) => {
+                entries.iter().map(|(key, policy)| (Some(key.text.to_string()), policy.clone())).collect()
+            }
+            _ => Vec::new(),
+        };
+        for (id, policy) in given {
+            match id {
+                Some(id) => all.insert(&id, policy),
+                None => found.push(Diagnostic::error(policy.mark, "policies", rule("a policy without an id"))),
+            }
+        }
+    }
+    all
+}
+
+pub(crate) fn text(value: &str) -> Node {
+    Node::new(Kind::Str(value.to_owned()))
+}
+
+pub(crate) fn number(value: i64) -> Node {
+    Node::new(Kind::Int(value))
+}
+
+pub(crate) fn flag(value: bool) -> Node {
+    Node::new(Kind::Bool(value))
+}
+
+pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
+    Node { mark, kind: Kind::Seq(items) }
+}
+
+/// A mapping whose values without a position get its own.
+pub(crate) fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
+    let entry = |(name, mut value): (&str, Node)| {
+        if value.mark == Mark::NONE {
+            value.mark = mark;
+        }
+        (Key { text: name.into(), mark: value.mark }, value)
+    };
+    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
+}

@@ -1,0 +1,116 @@
+//! Targets of APIs: upstreams, and what of a target URL stands before the path of a request.
+
+use weir_config::{Diagnostic, Kind, Node};
+
+use super::{flag, list, map, number, text};
+use crate::conf::Conf;
+use crate::definition::Definition;
+
+/// The parts of a URL.
+struct Url {
+    scheme: &'static str,
+    host: String,
+    port: i64,
+}
+
+/// The upstream of an API.
+pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
+    let mark = api.node.mark;
+    let is_balanced = api.flag("proxy.enable_load_balancing");
+    let mut urls: Vec<(&str, &str)> = Vec::new();
+    if is_balanced {
+        let targets = api.at("proxy.target_list").and_then(Node::as_seq).unwrap_or_default();
+        urls.extend(targets.iter().filter_map(Node::as_str).map(|url| ("proxy.target_list", url)));
+        let listed = api.at("proxy.structured_target_list").and_then(Node::as_seq).unwrap_or_default();
+        let structured = listed.iter().filter_map(|entry| entry.get("url").and_then(Node::as_str));
+        if urls.is_empty() {
+            urls.extend(structured.map(|url| ("proxy.structured_target_list", url)));
+        }
+    }
+    if urls.is_empty() {
+        urls.push(("proxy.target_url", api.text("proxy.target_url")));
+    }
+    let mut nodes: Vec<(Url, i64)> = Vec::new();
+    for (field, url) in urls {
+        let Some(parsed) = parse(url, is_balanced) else {
+            let text = format!("expected a URL such as http://example.com:8080/path, found '{url}'");
+            found.push(api.fault(field, text));
+            return None;
+        };
+        match nodes.iter_mut().find(|(known, _)| known.host == parsed.host && known.port == parsed.port) {
+            Some((_, weight)) => *weight += 1,
+            None => nodes.push((parsed, 1)),
+        }
+    }
+    let scheme = nodes.first().map_or("http", |(url, _)| url.scheme);
+    if nodes.iter().any(|(url, _)| url.scheme != scheme) {
+        found.push(api.fault("proxy.target_list", "targets with http and with https in one list are not supported"));
+        return None;
+    }
+    let nodes = nodes.into_iter().map(|(url, weight)| {
+        map(mark, [("host", text(&url.host)), ("port", number(url.port)), ("weight", number(weight))])
+    });
+    let mut item =
+        map(mark, [("nodes", list(mark, nodes.collect())), ("scheme", text(scheme)), ("retries", number(0))]);
+    item.insert("pass_host", text(if api.flag("proxy.preserve_host_header") { "pass" } else { "node" }));
+    if scheme == "https" {
+        let skips = conf.skips_verification || api.flag("proxy.transport.ssl_insecure_skip_verify");
+        item.insert("tls", map(mark, [("verify", flag(!skips))]));
+    }
+    if conf.proxy_default_timeout > 0 {
+        let seconds = || Node { mark, kind: Kind::Float(f64::from(conf.proxy_default_timeout)) };
+        item.insert("timeout", map(mark, [("connect", seconds()), ("send", seconds()), ("read", seconds())]));
+    }
+    Some(item)
+}
+
+/// A URL, of a balanced target also without a scheme.
+fn parse(url: &str, is_balanced: bool) -> Option<Url> {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (scheme, rest),
+        None if is_balanced => ("http", url),
+        None => return None,
+    };
+    let (scheme, default) = match scheme {
+        "http" | "ws" => ("http", 80),
+        "https" | "wss" => ("https", 443),
+        // HTTP/2 without TLS.
+        "h2c" => ("grpc", 80),
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?.rsplit('@').next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse::<u16>().ok()?.into()),
+        _ => (authority, default),
+    };
+    (!host.is_empty()).then(|| Url { scheme, host: host.to_owned(), port })
+}
+
+/// Path and query of the target URL.
+pub(super) fn base(api: &Definition) -> String {
+    let url = api.text("proxy.target_url");
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or_default().to_owned()
+}
+
+/// True for a listen path without parameters and expressions.
+pub(super) fn is_plain(path: &str) -> bool {
+    weir_plugins::tyk::is_plain(path)
+}
+
+/// The regular expression of a listen path.
+pub(super) fn pattern(path: &str) -> String {
+    weir_plugins::tyk::pattern_of(path)
+}
+
+/// A text in a regular expression.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if !letter.is_alphanumeric() && !matches!(letter, '-' | '_' | '/') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}

@@ -1,0 +1,206 @@
+//! Versions of an API, in the parts that its two plugins read.
+
+use weir_config::{Diagnostic, Key, Kind, Node};
+
+use super::{flag, list, map, text};
+use crate::definition::{Definition, is_on};
+
+/// The versions for both plugins.
+pub(super) struct Versions {
+    /// For `api`.
+    pub(super) guard: Node,
+    /// For `paths`.
+    pub(super) chain: Node,
+}
+
+/// Lists of `extended_paths` that `api` reads.
+const OF_GUARD: [&str; 6] = ["ignored", "black_list", "white_list", "internal", "size_limits", "rate_limit"];
+/// Those that `paths` reads.
+const OF_CHAIN: [&str; 7] = [
+    "mock_response",
+    "validate_json",
+    "transform_headers",
+    "transform_response_headers",
+    "url_rewrites",
+    "method_transforms",
+    "hard_timeouts",
+];
+/// Those that change what clients and upstreams get, with the reason for which they are refused.
+const REFUSED: [(&str, &str); 9] = [
+    ("transform", "bodies are not transformed by templates yet"),
+    ("transform_response", "bodies are not transformed by templates yet"),
+    ("transform_jq", "bodies are not transformed by jq"),
+    ("transform_jq_response", "bodies are not transformed by jq"),
+    ("virtual", "virtual endpoints are JavaScript, which is not supported yet"),
+    ("go_plugin", "Go plugins are not supported: they are loaded into Tyk's own process"),
+    ("circuit_breakers", "circuit breakers are not supported yet"),
+    ("persist_graphql", "GraphQL is not supported yet"),
+    ("validate_request", "validation by OpenAPI is not supported yet: use validate_json"),
+];
+/// Those without an effect, with the reason.
+const DOUBTED: [(&str, &str); 4] = [
+    ("cache", "answers are not cached: each request goes to the upstream"),
+    ("advance_cache_config", "answers are not cached: each request goes to the upstream"),
+    ("track_endpoints", "analytics are not written"),
+    ("do_not_track_endpoints", "analytics are not written"),
+];
+/// Fields of a version that `paths` reads.
+const FIELDS: [&str; 5] = [
+    "global_headers",
+    "global_headers_remove",
+    "global_response_headers",
+    "global_response_headers_remove",
+    "ignore_endpoint_case",
+];
+
+impl Versions {
+    /// The versions; `None` with an error among the findings.
+    pub(super) fn of(api: &Definition, found: &mut Vec<Diagnostic>) -> Option<Self> {
+        let mark = api.node.mark;
+        let before = found.len();
+        let is_versioned = !api.flag("version_data.not_versioned");
+        let all = api.at("version_data.versions").and_then(Node::as_map).unwrap_or_default();
+        let chosen: Vec<&(Key, Node)> = match is_versioned {
+            true => all.iter().collect(),
+            // Only the entry Default counts, and without it the first.
+            false => all.iter().find(|(key, _)| &*key.text == "Default").or(all.first()).into_iter().collect(),
+        };
+        let (mut guards, mut chains) = (Vec::new(), Vec::new());
+        for (key, version) in chosen {
+            let (guard, chain) = self::version(api, &key.text, version, is_versioned, found);
+            guards.push(guard);
+            chains.push(chain);
+        }
+        let mut guard = map(mark, [("list", list(mark, guards))]);
+        if is_versioned && all.is_empty() {
+            let text = "no version: every request is answered 403; set version_data.not_versioned";
+            found.push(api.doubt("version_data", text));
+        }
+        if is_versioned {
+            let location = match api.text("definition.location") {
+                "" if all.len() == 1 => None,
+                "" => Some("header"),
+                known @ ("header" | "url-param" | "url") => Some(known),
+                other => {
+                    let text = format!("expected one of: header, url-param, url; found '{other}'");
+                    found.push(api.fault("definition.location", text));
+                    None
+                }
+            };
+            if let Some(location) = location {
+                guard.insert("location", text(location));
+                let key = Some(api.text("definition.key")).filter(|key| !key.is_empty()).unwrap_or("x-api-version");
+                guard.insert("key", text(key));
+                let strips = api.flag("definition.strip_versioning_data") || api.flag("definition.strip_path");
+                guard.insert("strip", flag(strips));
+                guard.insert("fallback", flag(api.flag("definition.fallback_to_default")));
+                let default = [api.text("definition.default"), api.text("version_data.default_version")];
+                let default = default.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+                guard.insert("default", text(default));
+            }
+        }
+        let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
+        (!is_refused).then(|| Self { guard, chain: list(mark, chains) })
+    }
+}
+
+fn version(
+    api: &Definition,
+    name: &str,
+    version: &Node,
+    is_versioned: bool,
+    found: &mut Vec<Diagnostic>,
+) -> (Node, Node) {
+    let mark = version.mark;
+    let mut guard = map(mark, [("name", text(name)), ("expires", text(""))]);
+    if let Some(expires) = version.get("expires").filter(|_| is_versioned) {
+        guard.insert("expires", expires.clone());
+    }
+    let mut chain = map(mark, []);
+    let is_on_version = |field: &str| version.get(field).is_some_and(|node| node.kind == Kind::Bool(true));
+    if let Some(size) = version.get("global_size_limit").filter(|_| !is_on_version("global_size_limit_disabled")) {
+        guard.insert("global_size_limit", size.clone());
+    }
+    if let Some(case) = version.get("ignore_endpoint_case") {
+        guard.insert("ignore_endpoint_case", case.clone());
+    }
+    for field in FIELDS {
+        let disabled = match field {
+            "global_headers" | "global_headers_remove" => "global_headers_disabled",
+            _ => "global_response_headers_disabled",
+        };
+        if let Some(value) = version.get(field).filter(|_| !is_on_version(disabled)) {
+            chain.insert(field, value.clone());
+        }
+    }
+    if let Some(target) = version.get("override_target").filter(|target| is_on(target)) {
+        chain.insert("override_target", target.clone());
+    }
+    let extended = version.get("extended_paths").filter(|_| is_on_version("use_extended_paths"));
+    match extended {
+        Some(extended) => extended_paths(api, name, extended, &mut guard, &mut chain, found),
+        None => old_paths(version, &mut guard),
+    }
+    (guard, chain)
+}
+
+fn extended_paths(
+    api: &Definition,
+    version: &str,
+    extended: &Node,
+    guard: &mut Node,
+    chain: &mut Node,
+    found: &mut Vec<Diagnostic>,
+) {
+    let is_disabled = |entry: &Node| entry.get("disabled").is_some_and(|node| node.kind == Kind::Bool(true));
+    for (key, entries) in extended.as_map().unwrap_or_default() {
+        let name = &*key.text;
+        let live: Vec<Node> =
+            entries.as_seq().unwrap_or_default().iter().filter(|entry| !is_disabled(entry)).cloned().collect();
+        if live.is_empty() {
+            continue;
+        }
+        let place = format!("version_data.versions.{version}.extended_paths.{name}");
+        if let Some((_, reason)) = REFUSED.iter().find(|(known, _)| *known == name) {
+            found.push(api.fault(&place, *reason));
+        } else if let Some((_, reason)) = DOUBTED.iter().find(|(known, _)| *known == name) {
+            found.push(api.doubt(&place, *reason));
+        } else if OF_GUARD.contains(&name) {
+            guard.insert(name, list(entries.mark, live));
+        } else if OF_CHAIN.contains(&name) {
+            chain.insert(name, list(entries.mark, live));
+        } else {
+            found.push(api.doubt(&place, "unknown list of paths"));
+        }
+    }
+}
+
+/// Paths of the old form, which hold for all methods.
+fn old_paths(version: &Node, guard: &mut Node) {
+    let Some(paths) = version.get("paths") else { return };
+    for name in ["ignored", "black_list", "white_list"] {
+        let entries = paths.get(name).and_then(Node::as_seq).unwrap_or_default();
+        let entries = entries.iter().filter(|path| path.as_str().is_some());
+        let entries = entries.map(|path| map(path.mark, [("path", path.clone()), ("any_method", flag(true))]));
+        let entries: Vec<Node> = entries.collect();
+        if !entries.is_empty() {
+            guard.insert(name, list(version.mark, entries));
+        }
+    }
+}
+
+/// The end of an API in seconds since 1970; 0: never.
+pub(super) fn expiry(api: &Definition, found: &mut Vec<Diagnostic>) -> i64 {
+    let time = api.text("expiration").trim();
+    if time.is_empty() || time == "-1" {
+        return 0;
+    }
+    let parsed = jiff::civil::DateTime::strptime("%Y-%m-%d %H:%M", time).ok();
+    match parsed.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC).ok()) {
+        Some(time) => time.timestamp().as_second(),
+        None => {
+            found.push(api.fault("expiration", format!("expected a time such as 2030-12-31 23:59, found '{time}'")));
+            0
+        }
+    }
+}

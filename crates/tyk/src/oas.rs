@@ -1,0 +1,490 @@
+//! API definitions in the OAS form, as definitions in the classic form.
+
+use serde_json::{Map, Value, json};
+use weir_config::diagnostic::nearest;
+use weir_config::{Diagnostic, Hint, Node};
+
+use crate::rule::rule;
+
+/// Key of Tyk's part of an OpenAPI document.
+const EXTENSION: &str = "x-tyk-api-gateway";
+
+/// True for a definition in the OAS form.
+pub(crate) fn is_oas(root: &Node) -> bool {
+    root.get("openapi").is_some() && root.get(EXTENSION).is_some()
+}
+
+/// The classic form of a definition; `None` with an error among the findings.
+pub(crate) fn classic(root: &Node, file: &str, found: &mut Vec<Diagnostic>) -> Option<Node> {
+    let document = root.to_json();
+    let mut reading = Reading { root, file, found, refused: false };
+    let made = reading.classic(&document)?;
+    let mut node = Node::from(&Value::Object(made));
+    node.mark = root.mark;
+    (!reading.refused).then_some(node)
+}
+
+struct Reading<'r> {
+    root: &'r Node,
+    file: &'r str,
+    found: &'r mut Vec<Diagnostic>,
+    refused: bool,
+}
+
+/// Keys of each part that are read; others are told.
+const PARTS: &[(&str, &[&str])] = &[
+    ("", &["info", "upstream", "server", "middleware"]),
+    ("info", &["name", "id", "dbId", "orgId", "state", "versioning", "expiration"]),
+    ("upstream", &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport"]),
+    (
+        "server",
+        &["listenPath", "authentication", "customDomain", "ipAccessControl", "detailedActivityLogs", "gatewayTags"],
+    ),
+    (
+        "middleware.global",
+        &[
+            "cors",
+            "contextVariables",
+            "trafficLogs",
+            "transformRequestHeaders",
+            "transformResponseHeaders",
+            "requestSizeLimit",
+            "ignoreCase",
+            "skipRateLimit",
+            "skipQuota",
+            "skipQuotaReset",
+            "pluginConfig",
+        ],
+    ),
+];
+
+/// Parts without an effect, with the reason.
+const DOUBTED: &[(&str, &str)] = &[
+    ("middleware.global.cache", "answers are not cached: each request goes to the upstream"),
+    ("server.detailedActivityLogs", "requests and answers are not recorded in whole"),
+    ("upstream.uptimeTests", "uptime tests are not made"),
+    ("server.eventHandlers", "events are not sent"),
+    ("server.batchProcessing", "batches of requests are not answered"),
+    ("server.detailedTracing", "traces are not sent"),
+    ("server.gatewayTags", "tags of segments are not looked at"),
+];
+
+impl Reading<'_> {
+    fn fault(&mut self, path: &str, text: impl Into<String>) {
+        let place = format!("{}.{EXTENSION}.{path}", self.file);
+        let node = std::iter::once(EXTENSION).chain(path.split('.')).try_fold(self.root, |node, name| node.get(name));
+        let mark = node.map_or(self.root.mark, |node| node.mark);
+        self.found.push(Diagnostic::error(mark, place, rule(text)));
+        self.refused = true;
+    }
+
+    fn doubt(&mut self, path: &str, text: impl Into<String>, hint: Option<Hint>) {
+        let place = format!("{}.{EXTENSION}.{path}", self.file);
+        let node = std::iter::once(EXTENSION).chain(path.split('.')).try_fold(self.root, |node, name| node.get(name));
+        let mark = node.map_or(self.root.mark, |node| node.mark);
+        self.found.push(Diagnostic { hint, ..Diagnostic::warning(mark, place, rule(text)) });
+    }
+
+    fn classic(&mut self, document: &Value) -> Option<Map<String, Value>> {
+        let tyk = document.get(EXTENSION)?;
+        self.check_parts(tyk);
+        for required in ["info.name", "info.state.active", "server.listenPath.value", "upstream.url"] {
+            if at(tyk, required).is_none_or(Value::is_null) {
+                self.fault(required, format!("{} is required", required.rsplit('.').next().unwrap_or_default()));
+            }
+        }
+        let mut made = Map::new();
+        let mut set = |name: &str, value: Option<&Value>| {
+            if let Some(value) = value.filter(|value| !value.is_null()) {
+                made.insert(name.to_owned(), value.clone());
+            }
+        };
+        set("name", at(tyk, "info.name"));
+        set("api_id", at(tyk, "info.id"));
+        set("org_id", at(tyk, "info.orgId"));
+        set("active", at(tyk, "info.state.active"));
+        set("expiration", at(tyk, "info.expiration"));
+        set("enable_context_vars", at(tyk, "middleware.global.contextVariables.enabled"));
+        set("disable_rate_limit", at(tyk, "middleware.global.skipRateLimit"));
+        set("disable_quota", at(tyk, "middleware.global.skipQuota"));
+        if is_enabled(at(tyk, "server.customDomain")) {
+            set("domain", at(tyk, "server.customDomain.name"));
+        }
+        if let Some(control) = at(tyk, "server.ipAccessControl").filter(|control| is_enabled(Some(control))) {
+            for (list, switch, field) in [
+                ("allow", "enable_ip_whitelisting", "allowed_ips"),
+                ("block", "enable_ip_blacklisting", "blacklisted_ips"),
+            ] {
+                let addresses = control.get(list).filter(|list| list.as_array().is_some_and(|list| !list.is_empty()));
+                set(switch, addresses.map(|_| &Value::Bool(true)));
+                set(field, addresses);
+            }
+        }
+        if let Some(limit) = at(tyk, "upstream.rateLimit").filter(|limit| is_enabled(Some(limit))) {
+            match limit.get("per").and_then(Value::as_str).and_then(seconds) {
+                Some(per) => set("global_rate_limit", Some(&json!({ "rate": limit["rate"], "per": per }))),
+                None => self.fault("upstream.rateLimit.per", "expected a time such as 10s, 1m or 1h30m"),
+            }
+        }
+        made.insert("proxy".to_owned(), proxy(tyk));
+        self.authentication(tyk, &mut made);
+        made.insert("version_data".to_owned(), self.versions(tyk, document));
+        if let Some(cors) = at(tyk, "middleware.global.cors").filter(|cors| is_enabled(Some(cors))) {
+            made.insert("CORS".to_owned(), self::cors(cors));
+        }
+        Some(made)
+    }
+
+    /// Tells the parts that are not read.
+    fn check_parts(&mut self, tyk: &Value) {
+        for (part, known) in PARTS {
+            let node = if part.is_empty() { Some(tyk) } else { at(tyk, part) };
+            for (name, value) in node.and_then(Value::as_object).into_iter().flatten() {
+                let path = if part.is_empty() { name.clone() } else { format!("{part}.{name}") };
+                let is_on = match value {
+                    Value::Null | Value::Bool(false) => false,
+                    Value::Array(items) => !items.is_empty(),
+                    Value::Object(fields) => !fields.is_empty() && value.get("enabled") != Some(&Value::Bool(false)),
+                    _ => true,
+                };
+                if !is_on {
+                    continue;
+                }
+                if let Some((_, reason)) = DOUBTED.iter().find(|(doubted, _)| *doubted == path) {
+                    self.doubt(&path, *reason, None);
+                } else if !known.contains(&name.as_str()) {
+                    let hint = Hint::nearest(nearest(name, known.iter().copied()));
+                    match KNOWN.contains(&name.as_str()) {
+                        true => self.fault(&path, "not supported yet"),
+                        false => self.doubt(&path, "unknown field", hint),
+                    }
+                }
+            }
+        }
+        if is_enabled(at(tyk, "info.versioning")) {
+            self.fault("info.versioning", "versions that are APIs of their own are not supported yet");
+        }
+    }
+
+    fn authentication(&mut self, tyk: &Value, made: &mut Map<String, Value>) {
+        let authentication = at(tyk, "server.authentication").filter(|auth| is_enabled(Some(auth)));
+        let Some(authentication) = authentication else {
+            made.insert("use_keyless".to_owned(), true.into());
+            return;
+        };
+        if authentication.get("stripAuthorizationData") == Some(&Value::Bool(true)) {
+            made.insert("strip_auth_data".to_owned(), true.into());
+        }
+        let mut configs = Map::new();
+        let schemes = authentication.get("securitySchemes").and_then(Value::as_object);
+        let described = |name: &str| self.root.get("components")?.get("securitySchemes")?.get(name).map(Node::to_json);
+        let mut refused = Vec::new();
+        for (name, scheme) in schemes.into_iter().flatten().filter(|(_, scheme)| is_enabled(Some(scheme))) {
+            let described = described(name).unwrap_or_default();
+            let kind =
+                (described["type"].as_str().unwrap_or("apiKey"), described["scheme"].as_str().unwrap_or_default());
+            let place = |name: &str| scheme.get(name).filter(|place| place.get("enabled") != Some(&Value::Bool(false)));
+            let mut config = Map::new();
+            if let Some(header) = place("header").and_then(|header| header.get("name")) {
+                config.insert("auth_header_name".to_owned(), header.clone());
+            } else if kind.0 == "apiKey" && described["in"] == "header" {
+                config.insert("auth_header_name".to_owned(), described["name"].clone());
+            }
+            for (written, switch, field) in
+                [("query", "use_param", "param_name"), ("cookie", "use_cookie", "cookie_name")]
+            {
+                let described_here = kind.0 == "apiKey" && described["in"] == written;
+                if place(written).is_some() || described_here {
+                    config.insert(switch.to_owned(), true.into());
+                    let named = place(written).and_then(|place| place.get("name")).unwrap_or(&described["name"]);
+                    config.insert(field.to_owned(), named.clone());
+                }
+                if described_here {
+                    config.insert("disable_header".to_owned(), true.into());
+                }
+            }
+            match kind {
+                ("apiKey", _) => {
+                    made.insert("use_standard_auth".to_owned(), true.into());
+                    configs.insert("authToken".to_owned(), Value::Object(config));
+                }
+                ("http", "basic") => {
+                    made.insert("use_basic_auth".to_owned(), true.into());
+                    configs.insert("basic".to_owned(), Value::Object(config));
+                }
+                ("http", "bearer") => {
+                    made.insert("enable_jwt".to_owned(), true.into());
+                    made.extend(jwt(scheme));
+                    configs.insert("jwt".to_owned(), Value::Object(config));
+                }
+                (kind, scheme) => refused.push((name.clone(), format!("{kind} {scheme}"))),
+            }
+        }
+        for custom in ["custom", "hmac", "oidc"] {
+            if is_enabled(authentication.get(custom)) {
+                refused.push((custom.to_owned(), custom.to_owned()));
+            }
+        }
+        for (name, kind) in refused {
+            let text = format!("authentication by {} is not supported yet", kind.trim());
+            self.fault(&format!("server.authentication.securitySchemes.{name}"), text);
+        }
+        made.insert("auth_configs".to_owned(), Value::Object(configs));
+    }
+
+    /// The only version, with the paths of the operations.
+    fn versions(&mut self, tyk: &Value, document: &Value) -> Value {
+        let mut paths = Map::new();
+        let mut push = |list: &str, entry: Value| {
+            let held = paths.entry(list.to_owned()).or_insert_with(|| json!([]));
+            if let Value::Array(held) = held {
+                held.push(entry);
+            }
+        };
+        let operations = at(tyk, "middleware.operations").and_then(Value::as_object);
+        for (id, middleware) in operations.into_iter().flatten() {
+            let Some((path, method)) = operation(document, id) else {
+                self.doubt(&format!("middleware.operations.{id}"), "no operation of the document has this id", None);
+                continue;
+            };
+            for (name, part) in middleware.as_object().into_iter().flatten().filter(|(_, part)| is_enabled(Some(part)))
+            {
+                let mut entry = json!({ "path": path, "method": method });
+                let mut set = |field: &str, value: Value| entry[field] = value;
+                let list = match name.as_str() {
+                    "allow" => "white_list",
+                    "block" => "black_list",
+                    "ignoreAuthentication" => "ignored",
+                    "internal" => "internal",
+                    "trackEndpoint" | "doNotTrackEndpoint" => continue,
+                    "transformRequestMethod" => {
+                        set("to_method", part["toMethod"].clone());
+                        "method_transforms"
+                    }
+                    "requestSizeLimit" => {
+                        set("size_limit", part["value"].clone());
+                        "size_limits"
+                    }
+                    "enforceTimeout" => {
+                        set("timeout", part["value"].clone());
+                        "hard_timeouts"
+                    }
+                    "transformRequestHeaders" | "transformResponseHeaders" => {
+                        set("add_headers", added(part));
+                        set("delete_headers", part.get("remove").cloned().unwrap_or_else(|| json!([])));
+                        if name == "transformRequestHeaders" {
+                            "transform_headers"
+                        } else {
+                            "transform_response_headers"
+                        }
+                    }
+                    "mockResponse"
+                        if part.get("fromOASExamples").is_none_or(|examples| !is_enabled(Some(examples))) =>
+                    {
+                        set("code", part.get("code").cloned().unwrap_or_else(|| json!(200)));
+                        set("body", part.get("body").cloned().unwrap_or_else(|| json!("")));
+                        set("headers", named(part.get("headers")));
+                        "mock_response"
+                    }
+                    "urlRewrite" if part.get("triggers").and_then(Value::as_array).is_none_or(Vec::is_empty) => {
+                        set("match_pattern", part["pattern"].clone());
+                        set("rewrite_to", part["rewriteTo"].clone());
+                        "url_rewrites"
+                    }
+                    "rateLimit" => match part.get("per").and_then(Value::as_str).and_then(seconds) {
+                        Some(per) => {
+                            set("rate", part["rate"].clone());
+                            set("per", per.into());
+                            "rate_limit"
+                        }
+                        None => {
+                            let path = format!("middleware.operations.{id}.rateLimit.per");
+                            self.fault(&path, "expected a time such as 10s, 1m or 1h30m");
+                            continue;
+                        }
+                    },
+                    "cache" => {
+                        self.doubt(&format!("middleware.operations.{id}.cache"), "answers are not cached", None);
+                        continue;
+                    }
+                    _ => {
+                        self.fault(&format!("middleware.operations.{id}.{name}"), "not supported yet");
+                        continue;
+                    }
+                };
+                push(list, entry);
+            }
+        }
+        let global = |name: &str| at(tyk, &format!("middleware.global.{name}")).filter(|part| is_enabled(Some(part)));
+        let mut version = json!({ "name": "Default", "use_extended_paths": true, "extended_paths": paths });
+        for (name, add, remove) in [
+            ("transformRequestHeaders", "global_headers", "global_headers_remove"),
+            ("transformResponseHeaders", "global_response_headers", "global_response_headers_remove"),
+        ] {
+            if let Some(part) = global(name) {
+                version[add] = added(part);
+                version[remove] = part.get("remove").cloned().unwrap_or_else(|| json!([]));
+            }
+        }
+        if let Some(limit) = global("requestSizeLimit") {
+            version["global_size_limit"] = limit["value"].clone();
+        }
+        if global("ignoreCase").is_some() {
+            version["ignore_endpoint_case"] = true.into();
+        }
+        json!({ "not_versioned": true, "versions": { "Default": version } })
+    }
+}
+
+/// Parts that Tyk has and that are not supported yet.
+const KNOWN: &[&str] = &[
+    "serviceDiscovery",
+    "mutualTLS",
+    "certificatePinning",
+    "authentication",
+    "proxy",
+    "enforceTimeout",
+    "clientCertificates",
+    "protocol",
+    "port",
+    "prePlugins",
+    "postAuthenticationPlugins",
+    "postPlugins",
+    "responsePlugins",
+    "cache",
+];
+
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.').try_fold(value, |value, name| value.get(name))
+}
+
+/// True for a part that is there and not switched off.
+fn is_enabled(part: Option<&Value>) -> bool {
+    part.is_some_and(|part| part.get("enabled") == Some(&Value::Bool(true)))
+}
+
+/// Headers of a list of names and values.
+fn named(list: Option<&Value>) -> Value {
+    let list = list.and_then(Value::as_array).into_iter().flatten();
+    let named =
+        list.filter_map(|header| Some((header.get("name")?.as_str()?.to_owned(), header.get("value")?.clone())));
+    Value::Object(named.collect())
+}
+
+fn added(part: &Value) -> Value {
+    named(part.get("add"))
+}
+
+/// Path and method of an operation of the document.
+fn operation(document: &Value, id: &str) -> Option<(String, String)> {
+    let paths = document.get("paths")?.as_object()?;
+    paths.iter().find_map(|(path, item)| {
+        let method =
+            item.as_object()?.iter().find(|(_, operation)| operation.get("operationId").is_some_and(|own| own == id));
+        method.map(|(method, _)| (path.clone(), method.to_ascii_uppercase()))
+    })
+}
+
+/// Seconds of a time as Go writes it: `10s`, `1h30m`.
+fn seconds(text: &str) -> Option<f64> {
+    let (mut total, mut rest) = (0.0, text.trim());
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, unit) = rest.split_at(end);
+        let length = unit.find(|c: char| c.is_ascii_digit()).unwrap_or(unit.len());
+        let (unit, after) = unit.split_at(length);
+        let factor = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 0.001,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * factor;
+        rest = after;
+    }
+    (total > 0.0).then_some(total)
+}
+
+fn proxy(tyk: &Value) -> Value {
+    let mut proxy = json!({
+        "listen_path": at(tyk, "server.listenPath.value"),
+        "strip_listen_path": at(tyk, "server.listenPath.strip").cloned().unwrap_or_else(|| json!(false)),
+        "target_url": at(tyk, "upstream.url"),
+        "preserve_host_header": is_enabled(at(tyk, "upstream.preserveHostHeader")),
+    });
+    if let Some(balancing) = at(tyk, "upstream.loadBalancing").filter(|balancing| is_enabled(Some(balancing))) {
+        let mut targets = Vec::new();
+        for target in balancing.get("targets").and_then(Value::as_array).into_iter().flatten() {
+            let weight = target.get("weight").and_then(Value::as_u64).unwrap_or(1).min(1000);
+            targets.extend((0..weight).filter_map(|_| target.get("url").cloned()));
+        }
+        proxy["enable_load_balancing"] = true.into();
+        proxy["target_list"] = Value::Array(targets);
+    }
+    if at(tyk, "upstream.tlsTransport.insecureSkipVerify") == Some(&Value::Bool(true)) {
+        proxy["transport"] = json!({ "ssl_insecure_skip_verify": true });
+    }
+    proxy
+}
+
+/// The fields of a scheme with tokens.
+fn jwt(scheme: &Value) -> Map<String, Value> {
+    let mut made = Map::new();
+    for (written, field) in [
+        ("signingMethod", "jwt_signing_method"),
+        ("source", "jwt_source"),
+        ("jwksURIs", "jwt_jwks_uris"),
+        ("identityBaseField", "jwt_identity_base_field"),
+        ("skipKid", "jwt_skip_kid"),
+        ("policyFieldName", "jwt_policy_field_name"),
+        ("defaultPolicies", "jwt_default_policies"),
+        ("issuedAtValidationSkew", "jwt_issued_at_validation_skew"),
+        ("expiresAtValidationSkew", "jwt_expires_at_validation_skew"),
+        ("notBeforeValidationSkew", "jwt_not_before_validation_skew"),
+    ] {
+        if let Some(value) = scheme.get(written).filter(|value| !value.is_null()) {
+            made.insert(field.to_owned(), value.clone());
+        }
+    }
+    if let Some(scopes) = scheme.get("scopes") {
+        let pairs = scopes.get("scopeToPolicyMapping").and_then(Value::as_array).into_iter().flatten();
+        let pairs =
+            pairs.filter_map(|pair| Some((pair.get("scope")?.as_str()?.to_owned(), pair.get("policyId")?.clone())));
+        let scopes = json!({ "scope_claim_name": scopes["claimName"].as_str().unwrap_or_default(), "scope_to_policy": Value::Object(pairs.collect()) });
+        made.insert("scopes".to_owned(), json!({ "jwt": scopes }));
+    }
+    made
+}
+
+fn cors(cors: &Value) -> Value {
+    let mut made = json!({ "enable": true });
+    for (written, field) in [
+        ("allowedOrigins", "allowed_origins"),
+        ("allowedMethods", "allowed_methods"),
+        ("allowedHeaders", "allowed_headers"),
+        ("exposedHeaders", "exposed_headers"),
+        ("allowCredentials", "allow_credentials"),
+        ("maxAge", "max_age"),
+        ("optionsPassthrough", "options_passthrough"),
+    ] {
+        if let Some(value) = cors.get(written).filter(|value| !value.is_null()) {
+            made[field] = value.clone();
+        }
+    }
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn times_of_go_are_read() {
+        for (text, expected) in
+            [("10s", Some(10.0)), ("1h30m", Some(5400.0)), ("500ms", Some(0.5)), ("", None), ("10", None), ("1x", None)]
+        {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+// Entities of Kong's family, over Kong's own Admin API.
+import { useMemo, useState } from 'preact/hooks';
+import { ApiError, get, query, refreshAbout, refusal, request, type Json } from '../api';
+import { asApiError, Badge, Button, Card, Chips, Dialog, Diff, Empty, Failure, Loading, Notice, Page, Tabs, toast, useLoad } from '../controls';
+import { equal } from '../diff';
+import { ObjectForm } from '../form';
+import { ago } from '../format';
+import { Icon } from '../icons';
+import { go, href, setQuery, usePlace } from '../router';
+import type { Schema } from '../schema';
+
+export interface KongKind {
+  kind: string;
+  label: string;
+  one: string;
+  icon: string;
+  group: 'Traffic' | 'Callers' | 'Security';
+  hint: string;
+  blank: Json;
+  columns: { label: string; of: (value: Json) => string | string[] }[];
+}
+
+const text = (value: Json) => (value === undefined || value === null ? '' : String(value));
+const name = (reference: Json) => (reference ? text(reference.name ?? reference.id) : '');
+
+export const KONG: KongKind[] = [
+  { kind: 'services', label: 'Services', one: 'service', icon: 'services', group: 'Traffic', hint: 'Upstream APIs.', blank: { name: '', url: 'http://127.0.0.1:8080' },
+    columns: [{ label: 'Host', of: (v) => `${v.protocol}://${v.host}:${v.port}${v.path ?? ''}` }] },
+  { kind: 'routes', label: 'Routes', one: 'route', icon: 'routes', group: 'Traffic', hint: 'Rules that say which requests go to which service.', blank: { name: '', paths: ['/'], service: { name: '' } },
+    columns: [{ label: 'Matches', of: (v) => [...(v.methods ?? []), ...(v.paths ?? []), ...(v.snis ?? [])] }, { label: 'Hosts', of: (v) => v.hosts ?? [] }, { label: 'Service', of: (v) => name(v.service) }] },
+  { kind: 'plugins', label: 'Plugins', one: 'plugin', icon: 'plugins', group: 'Traffic', hint: 'What runs for requests: of a service, a route, a consumer, or all.', blank: { name: 'rate-limiting', config: { minute: 60 } },
+    columns: [{ label: 'Plugin', of: (v) => v.name }, { label: 'Of', of: (v) => ['service', 'route', 'consumer'].filter((of) => v[of]).map((of) => `${of} ${name(v[of])}`) }, { label: 'State', of: (v) => (v.enabled === false ? 'off' : 'on') }] },
+  { kind: 'upstreams', label: 'Upstreams', one: 'upstream', icon: 'upstreams', group: 'Traffic', hint: 'Balancers over targets.', blank: { name: '' }, columns: [{ label: 'Algorithm', of: (v) => text(v.algorithm) }] },
+  { kind: 'consumers', label: 'Consumers', one: 'consumer', icon: 'consumers', group: 'Callers', hint: 'Who calls.', blank: { username: '' }, columns: [{ label: 'Custom id', of: (v) => text(v.custom_id) }] },
+  { kind: 'consumer_groups', label: 'Consumer groups', one: 'consumer group', icon: 'consumer_groups', group: 'Callers', hint: 'Consumers together.', blank: { name: '' }, columns: [] },
+  { kind: 'certificates', label: 'Certificates', one: 'certificate', icon: 'ssls', group: 'Security', hint: 'Certificates for names that clients ask for by TLS.', blank: { cert: '', key: '' }, columns: [{ label: 'Names', of: (v) => v.snis ?? [] }] },
+  { kind: 'ca_certificates', label: 'CA certificates', one: 'CA certificate', icon: 'secrets', group: 'Security', hint: 'Authorities that are trusted.', blank: { cert: '' }, columns: [] },
+];
+
+const SIZE = 100;
+const title = (value: Json) => value.name ?? value.username ?? value.custom_id ?? value.id;
+
+export function KongList({ kind }: { kind: string }) {
+  const info = KONG.find((one) => one.kind === kind)!;
+  const place = usePlace();
+  const offset = place.query.get('offset') ?? '';
+  const [words, setWords] = useState('');
+  const { data, error } = useLoad(() => get(`/${kind}` + query({ size: SIZE, offset })), [kind, offset]);
+  const refused = refusal(kind);
+  const found: Json[] = (data?.data ?? []).filter((one: Json) => JSON.stringify(one).toLowerCase().includes(words.toLowerCase()));
+  return (
+    <Page title={info.label} hint={info.hint} actions={refused ? <span class="read-only"><Icon name="lock" size={15} /> read only</span> : <a class="button primary" href={href(['new', kind])}><Icon name="plus" size={16} />New {info.one}</a>}>
+      <Card class="flush">
+        <div class="toolbar">
+          <label class="search"><Icon name="search" size={16} /><span class="sr">Search on this page</span><input data-search type="search" placeholder="Search on this page  ( / )" value={words} onInput={(event) => setWords(event.currentTarget.value)} /></label>
+        </div>
+        {error && <Failure error={error} />}
+        {!data && !error && <Loading />}
+        {data && !found.length && <Empty icon={info.icon} title={words ? `Nothing here has “${words}” in it` : `No ${info.one} yet`} />}
+        {found.length > 0 && (
+          <div class="scroll" tabIndex={0} role="region" aria-label="Table">
+            <table>
+              <thead><tr><th>Name</th>{info.columns.map((column) => <th key={column.label}>{column.label}</th>)}<th>Tags</th><th class="num">Changed</th></tr></thead>
+              <tbody>
+                {found.map((one) => (
+                  <tr key={one.id}>
+                    <td class="id"><a href={href(['entity', kind, one.id])}>{title(one)}</a></td>
+                    {info.columns.map((column) => <td key={column.label}><Chips items={column.of(one)} /></td>)}
+                    <td><Chips items={one.tags ?? []} /></td>
+                    <td class="num">{ago(one.updated_at ?? one.created_at)}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+        {data && (data.offset || offset) && (
+          <nav class="pager" aria-label="Pages">
+            {offset && <Button onClick={() => setQuery({})}>First page</Button>}
+            {data.offset && <Button onClick={() => setQuery({ offset: data.offset })}>Next page</Button>}
+          </nav>
+        )}
+      </Card>
+    </Page>
+  );
+}
+
+const KEPT = ['id', 'created_at', 'updated_at'];
+const bare = (value: Json) => Object.fromEntries(Object.entries(value ?? {}).filter(([field, of]) => !KEPT.includes(field) && of !== null));
+
+/** A JSON Schema of one of Kong's. */
+export function schemaOf(kong: Json): Schema {
+  const of = (field: Json): Schema => {
+    const schema: Schema = { description: field.description };
+    if (field.default !== undefined && field.default !== null) schema.default = field.default;
+    if (field.one_of) return { ...schema, enum: field.one_of };
+    switch (field.type) {
+      case 'integer': case 'number': return { ...schema, type: field.type, ...(field.between ? { minimum: field.between[0], maximum: field.between[1] } : {}) };
+      case 'boolean': return { ...schema, type: 'boolean' };
+      case 'string': return { ...schema, type: 'string' };
+      case 'array': case 'set': return { ...schema, type: 'array', items: of(field.elements ?? { type: 'string' }) };
+      case 'map': return { ...schema, type: 'object', additionalProperties: of(field.values ?? { type: 'string' }) };
+      case 'record': return { ...schema, ...record(field) };
+      case 'foreign': return { ...schema, type: 'object', properties: { id: { type: 'string' }, name: { type: 'string' } } };
+      default: return schema;
+    }
+  };
+  const record = (found: Json): Schema => {
+    const entries: [string, Json][] = (found.fields ?? []).flatMap((field: Json) => Object.entries(field));
+    return {
+      type: 'object',
+      properties: Object.fromEntries(entries.filter(([field]) => !KEPT.includes(field)).map(([field, found]) => [field, of(found)])),
+      required: entries.filter(([field, found]) => found.required && found.default === undefined && !KEPT.includes(field)).map(([field]) => field),
+    };
+  };
+  return record(kong);
+}
+
+export function KongEntity({ kind, id }: { kind: string; id?: string }) {
+  const info = KONG.find((one) => one.kind === kind);
+  const { data, error, reload } = useLoad(async () => (id ? get(`/${kind}/${encodeURIComponent(id)}`) : null), [kind, id]);
+  const schema = useLoad(async () => {
+    const own = schemaOf(await get(`/schemas/${kind}`));
+    if (kind === 'plugins' && data?.name) {
+      const plugin = await get(`/schemas/plugins/${data.name}`).catch(() => null);
+      const config = plugin?.fields?.find((field: Json) => field.config)?.config;
+      if (config) own.properties.config = schemaOf(config);
+    }
+    return own;
+  }, [kind, data?.name]);
+  if (!info) return <Notice tone="warn" title={`There is no kind ${kind}`} />;
+  if (error && !data) return <Page title={id}><Card><Empty icon={info.icon} title={error.message}><a class="button" href={href(['list', kind])}>All {info.label.toLowerCase()}</a></Empty></Card></Page>;
+  if (id && !data) return <Loading />;
+  return <Editor key={`${data?.id} ${data?.updated_at}`} info={info} stored={data ?? undefined} schema={schema.data} onDone={reload} />;
+}
+
+function Editor({ info, stored, schema, onDone }: { info: KongKind; stored?: Json; schema?: Schema; onDone: () => void }) {
+  const before = useMemo(() => (stored ? bare(stored) : undefined), [stored]);
+  const [value, setValue] = useState<Json>(before ?? info.blank);
+  const [tab, setTab] = useState<'form' | 'document'>('form');
+  const [wrong, setWrong] = useState('');
+  const [reviewing, setReviewing] = useState(false);
+  const refused = refusal(info.kind);
+  const changed = !stored || !equal(before, value);
+  const remove = async () => {
+    if (!confirm(`Delete the ${info.one} ${title(stored)}?`)) return;
+    try {
+      await request('DELETE', `/${info.kind}/${stored.id}`);
+      toast('Deleted');
+      void refreshAbout();
+      go(['list', info.kind]);
+    } catch (fault) {
+      toast(asApiError(fault).message, 'bad');
+    }
+  };
+  return (
+    <Page title={<><a class="crumb" href={href(['list', info.kind])}>{info.label}</a><span class="crumb-sep">/</span>{stored ? title(stored) : `New ${info.one}`}</>}
+      hint={stored && <>{stored.id}, changed {ago(stored.updated_at ?? stored.created_at)} {stored.enabled === false && <Badge tone="warn">off</Badge>}</>}
+      actions={!refused && <>
+        {stored && <Button icon="trash" tone="danger" onClick={() => void remove()}>Delete</Button>}
+        {stored && changed && <Button icon="undo" onClick={() => setValue(before)}>Undo</Button>}
+        <Button tone="primary" icon="check" disabled={!changed || !!wrong} onClick={() => setReviewing(true)}>{stored ? 'Review and save' : 'Create'}</Button>
+      </>}>
+      {refused && <Notice title="Read only">{refused}</Notice>}
+      <Tabs current={tab} onChoose={setTab} tabs={[{ id: 'form', label: 'Form' }, { id: 'document', label: 'Document' }]} />
+      <Card class="padded">
+        {tab === 'form' ? (schema ? <ObjectForm schema={schema} root={schema} value={value} onChange={setValue} scope="resource" disabled={!!refused} /> : <Loading />)
+          : <Document value={value} readOnly={!!refused} onChange={(next, error) => { setWrong(error); if (!error) setValue(next); }} />}
+      </Card>
+      {reviewing && <Review info={info} stored={stored} before={before} now={value} onClose={() => setReviewing(false)} onTheirs={() => { setReviewing(false); onDone(); }}
+        onSaved={(saved) => { setReviewing(false); toast('Saved'); void refreshAbout(); if (stored) onDone(); else go(['entity', info.kind, saved.id]); }} />}
+    </Page>
+  );
+}
+
+function Document({ value, readOnly, onChange }: { value: Json; readOnly: boolean; onChange: (value: Json, error: string) => void }) {
+  const [typed, setTyped] = useState(() => JSON.stringify(value, null, 2));
+  const [error, setError] = useState('');
+  const type = (next: string) => {
+    setTyped(next);
+    try {
+      onChange(JSON.parse(next), '');
+      setError('');
+    } catch (fault) {
+      setError((fault as Error).message);
+      onChange(undefined, (fault as Error).message);
+    }
+  };
+  return (
+    <>
+      <textarea class="input mono editor" aria-label="Document as JSON" rows={Math.max(14, typed.split('\n').length + 1)} spellcheck={false} readOnly={readOnly} value={typed} onInput={(event) => type(event.currentTarget.value)} />
+      {error && <p class="error-text" role="alert">{error}</p>}
+    </>
+  );
+}
+
+/** The differences before a change is made. Kong's API has no conditions, so the entity is read again first. */
+function Review({ info, stored, before, now, onClose, onSaved, onTheirs }: { info: KongKind; stored?: Json; before: Json; now: Json; onClose: () => void; onSaved: (saved: Json) => void; onTheirs: () => void }) {
+  const [error, setError] = useState<ApiError>();
+  const [theirs, setTheirs] = useState<Json>(null);
+  const [busy, setBusy] = useState(false);
+  const save = async (over = false) => {
+    setBusy(true);
+    setError(undefined);
+    try {
+      if (!stored) return onSaved((await request('POST', `/${info.kind}`, now)).body);
+      const current = await get(`/${info.kind}/${stored.id}`);
+      if (!over && !equal(bare(current), before)) return setTheirs(current);
+      // What was taken out of the document goes back to its default.
+      const gone = Object.fromEntries(Object.keys(before).filter((field) => !(field in now)).map((field) => [field, null]));
+      onSaved((await request('PATCH', `/${info.kind}/${stored.id}`, { ...gone, ...now })).body);
+    } catch (fault) {
+      setError(asApiError(fault));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog wide title={theirs ? 'Somebody else changed it meanwhile' : stored ? `Save ${info.one} ${title(stored)}` : `Create ${info.one}`} onClose={onClose}
+      actions={theirs ? <><Button onClick={onTheirs}>Discard mine, show theirs</Button><Button tone="danger" busy={busy} onClick={() => void save(true)}>Replace theirs by mine</Button></>
+        : <><Button onClick={onClose}>Back</Button><Button tone="primary" icon="check" busy={busy} onClick={() => void save()}>{stored ? 'Save' : 'Create'}</Button></>}>
+      {error && <Failure error={error} />}
+      {theirs ? <div class="grid two"><div><h3>Their change</h3><Diff old={before} now={bare(theirs)} /></div><div><h3>Your change</h3><Diff old={before} now={now} /></div></div> : <Diff old={before} now={now} />}
+    </Dialog>
+  );
+}
