@@ -14,6 +14,7 @@ not count; a case without a round that counts is void.
 """
 import argparse
 import base64
+import functools
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ import pathlib
 import shutil
 import ssl
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -59,6 +61,8 @@ PAIRS = [
     ("Kong's form, rate-limiting / limit-count", "weir kong rate-limiting", "weir limit-count", "plain", 1.03),
     ("Kong's form, key-auth + rate-limiting, 100/100", "weir kong key-auth + rate-limiting", "weir key-auth + limit-count", "100 keys", 1.03),
     ("Kong's form, basic-auth + rate-limiting, 100/100", "weir kong basic-auth + rate-limiting", "weir basic-auth + limit-count", "100 passwords", 1.03),
+    ("Kong's form, jwt RS256 / jwt-auth", "weir kong jwt", "weir jwt-auth", "a token", 1.03),
+    ("Kong's form, 100,000 routes / 1 route", "weir kong 100,000 routes", "weir kong bare", "many paths", 1.03),
 ]
 # What h2load repeats, as (path, headers): it has the same headers for all of its requests.
 STREAMS = {
@@ -70,6 +74,24 @@ MOCK = {"response_example": BODY, "response_status": 200, "content_type": "text/
 # What file-logger writes; it is removed in the end.
 LOG = os.path.join(tempfile.gettempdir(), f"weir-quick-{os.getpid()}.log")
 FAIR = "CPU per request, in µs: total (of which user). A ratio is the median over the rounds (lowest to highest)."
+
+
+@functools.cache
+def token():
+    """(a public key in PEM, a token of RS256 for the issuer `key-of-0`), made by openssl."""
+    def coded(data):
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    with tempfile.TemporaryDirectory() as folder:
+        def openssl(*words, data=None):
+            return subprocess.run(["openssl", *words], cwd=folder, input=data, check=True, capture_output=True).stdout
+
+        openssl("genrsa", "-out", "key.pem", "2048")
+        public = openssl("rsa", "-in", "key.pem", "-pubout").decode()
+        claims = {"iss": "key-of-0", "key": "key-of-0", "exp": int(time.time()) + 86_400}
+        parts = [coded(json.dumps(part).encode()) for part in ({"alg": "RS256", "typ": "JWT"}, claims)]
+        signed = b".".join(parts)
+        return public, b".".join([signed, coded(openssl("dgst", "-sha256", "-sign", "key.pem", data=signed))]).decode()
 
 
 def requests():
@@ -85,6 +107,7 @@ def requests():
         "resumed handshakes": None,
         "100 keys": [(f"/service-{r}/item", {"apikey": f"key-of-{c}"}) for r, c in pairs],
         "100 passwords": [(f"/service-{r}/item", {"Authorization": f"Basic {basic[c]}"}) for r, c in pairs],
+        "a token": [("/", {"Authorization": f"Bearer {token()[1]}"})],
         "many paths": [(f"/service/{k * 99 % 100_000}", {}) for k in range(1000)],
         **STREAMS,
     }
@@ -131,6 +154,9 @@ def configs(origin, secure=0, redis=0, batching=0, service=0, source=0):
         "weir limit-count in Redis": one(in_redis, **upstream),
         "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
         "weir basic-auth + limit-count": hundred({"basic-auth": {}, **by_consumer}, basic_consumers),
+        "weir jwt-auth": one({"jwt-auth": {}}, [
+            {"username": "user0", "plugins": {"jwt-auth": {"key": "key-of-0", "algorithm": "RS256", "public_key": token()[0]}}},
+        ], **upstream),
         "weir http-logger": one({"http-logger": {"uri": f"http://127.0.0.1:{origin}/logs"}}, **upstream),
         "weir file-logger": one({"file-logger": {"path": LOG}}, **upstream),
         "weir forward-auth": one({"forward-auth": {"uri": f"http://127.0.0.1:{origin}/auth", "keepalive_pool": 320}}, **upstream),
@@ -168,6 +194,10 @@ def kong_configs(origin):
         "weir kong rate-limiting": kong(["/"], [by_address]),
         "weir kong key-auth + rate-limiting": kong(hundred, [{"name": "key-auth"}, by_consumer], key_consumers),
         "weir kong basic-auth + rate-limiting": kong(hundred, [{"name": "basic-auth"}, by_consumer], basic_consumers),
+        "weir kong jwt": kong(["/"], [{"name": "jwt"}], [
+            {"username": "user0", "jwt_secrets": [{"key": "key-of-0", "algorithm": "RS256", "rsa_public_key": token()[0]}]},
+        ]),
+        "weir kong 100,000 routes": kong([f"/service/{r}" for r in range(100_000)], []),
     }
 
 
@@ -212,7 +242,7 @@ def check(program, walk):
             wanted = {"X-RateLimit-Remaining", "X-Request-Id", "Access-Control-Allow-Origin"}
             if missing := wanted - {name for name in wanted if answer.getheader(name)}:
                 raise Failure(f"{program.name}: no {missing}: a plugin did not run")
-        if (any(auth in program.name for auth in ("key-auth", "basic-auth")) or "five" in program.name) and (status := get(path, {})[0].status) != 401:
+        if (any(auth in program.name for auth in ("key-auth", "basic-auth", "jwt")) or "five" in program.name) and (status := get(path, {})[0].status) != 401:
             raise Failure(f"{program.name}: {path} without credentials answered {status}")
 
 

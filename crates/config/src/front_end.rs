@@ -22,8 +22,20 @@ pub struct Family {
     /// True if routes are ordered by [`Matching::ranks`], and if the plugins of a service take precedence over those of
     /// a plugin config. False for APISIX's order in both.
     pub is_ranked: bool,
-    /// Ids of items that stand for no entity of a document, so that nobody counts them.
+    /// Ids of items that stand for no entity of a document, so that nobody counts them. One that ends with `*` stands
+    /// for all that begin so.
     pub internal: &'static [&'static str],
+}
+
+impl Family {
+    /// True for the id of an item that stands for no entity of a document.
+    #[must_use]
+    pub fn is_internal(&self, id: &str) -> bool {
+        self.internal.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => id.starts_with(start),
+            None => id == *known,
+        })
+    }
 }
 
 /// APISIX's family, whose resources are the model.
@@ -107,6 +119,19 @@ pub struct Entity {
     /// The conditions of a route, in a family that orders routes by ranks; they count instead of the paths and hosts of
     /// the item.
     pub matching: Option<Matching>,
+    /// Plugins of a consumer on single routes. A route stands in one element at most.
+    pub on_routes: Vec<OnRoutes>,
+}
+
+/// Plugins of a consumer on some routes, which lie over those that it has on all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnRoutes {
+    /// Ids of the routes.
+    pub routes: Vec<String>,
+    /// Id of the consumer group with the plugins.
+    pub layer: Option<String>,
+    /// Plugins of the consumer that do not run there, where those of the route take precedence.
+    pub without: Vec<String>,
 }
 
 /// Paths and hosts of a route in the forms of `weir_router::Mode::Ranked`.

@@ -31,7 +31,7 @@ pub mod unsupported;
 pub use catalog::{Checked, CompiledConf, CompiledConfs, PluginCatalog, Scope};
 pub use code::Code;
 pub use diagnostic::{Diagnostic, Hint, Severity};
-pub use front_end::{APISIX, Apisix, Entity, Family, FrontEnd, Lowered, Matching};
+pub use front_end::{APISIX, Apisix, Entity, Family, FrontEnd, Lowered, Matching, OnRoutes};
 pub use kind::{ResourceKey, ResourceKind};
 pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use model::{ItemChange, Items, Listed, Model};

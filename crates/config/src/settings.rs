@@ -10,6 +10,7 @@ mod choice;
 mod deployment;
 mod file_mode;
 mod http2;
+mod kong;
 mod listener;
 mod names;
 mod observing;
@@ -34,6 +35,7 @@ pub use choice::{
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use file_mode::FileMode;
 pub use http2::Http2;
+pub use kong::{Kong, KongHeader, KongUpstreamHeader};
 pub use listener::Listener;
 pub use names::PluginNames;
 pub use observing::{AccessLog, ErrorLog, Metrics, Reports, StreamAccessLog};
@@ -94,6 +96,8 @@ pub struct Settings {
     /// X-APISIX-Upstream-Status in every proxied response if true, not only in those with a 5xx status from the
     /// upstream.
     pub show_upstream_status_in_response_header: bool,
+    /// What Kong's family says of itself.
+    pub kong_answers: Kong,
     /// The Server field of responses, in the place of the upstream's; an empty text leaves the upstream's as it is.
     pub server_header: ServerHeader,
     /// Resolving the names of upstream nodes.

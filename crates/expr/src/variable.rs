@@ -87,6 +87,8 @@ variables! {
     RequestMethod = "request_method" | "method",
     /// `http` or `https`.
     Scheme = "scheme",
+    /// Name that the client asked for by TLS (SNI).
+    SslServerName = "ssl_server_name",
     /// `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`.
     ServerProtocol = "server_protocol",
     /// `TCP` or `UDP`.

@@ -10,12 +10,14 @@ use hyper::header::{ALLOW, HeaderName, HeaderValue, SERVER};
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 use weir_admin::{Configuration, FamilyAnswer, FamilyApi, FamilyRequest};
+use weir_config::settings::{Kong, KongHeader};
 
+use crate::config::Config;
 use crate::fault::{self, Outcome, answer, empty};
 use crate::kinds;
 use crate::live::Live;
 use crate::target::Target;
-use crate::{info, read, write};
+use crate::{info, read, shape, write};
 
 /// What the gateway tells of itself.
 pub trait Gateway: Send + Sync + fmt::Debug {
@@ -24,6 +26,9 @@ pub trait Gateway: Send + Sync + fmt::Debug {
 
     /// Id of the process, a UUID.
     fn node_id(&self) -> String;
+
+    /// What the gateway says of itself in Kong's family.
+    fn kong(&self) -> &Kong;
 
     /// Where the configuration is, in Kong's words: `postgres` stands for a store, `off` for none.
     fn database(&self) -> &'static str;
@@ -40,13 +45,14 @@ pub trait Gateway: Send + Sync + fmt::Debug {
 pub struct KongAdmin {
     live: Live,
     gateway: Arc<dyn Gateway>,
+    config: Config,
 }
 
 impl KongAdmin {
     /// The API over a configuration of Kong's family.
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>) -> Arc<Self> {
-        Arc::new(Self { live: Live::new(configuration), gateway })
+        Arc::new(Self { live: Live::new(configuration), gateway, config: Config::default() })
     }
 
     /// Follows the changes of the store, for ever. Nothing is answered before this runs.
@@ -72,7 +78,17 @@ impl KongAdmin {
         match place.as_slice() {
             [] | ["status" | "endpoints" | "tags", ..] | ["plugins", "enabled"] if !reads => Err(fault::wrong_method()),
             [] => Ok(answer(StatusCode::OK, &info::node(&*self.gateway, &self.live.entities().await))),
-            ["status"] => Ok(answer(StatusCode::OK, &info::status(&*self.gateway, &self.live.entities().await))),
+            ["status"] => {
+                let status = info::status(&*self.gateway, &self.live.entities().await, &self.config.hash());
+                Ok(answer(StatusCode::OK, &status))
+            }
+            ["config"] if !self.is_without_database() => {
+                let text = "this endpoint is only available when Kong is configured to not use a database";
+                Err(fault::message(StatusCode::BAD_REQUEST, text))
+            }
+            ["config"] if reads => self.config.read(),
+            ["config"] if method == Method::POST => self.config.replace(&self.live, &request).await,
+            ["config"] => Err(fault::wrong_method()),
             ["endpoints"] => Ok(answer(StatusCode::OK, &info::endpoints())),
             ["plugins", "enabled"] => Ok(answer(StatusCode::OK, &info::plugin_names())),
             ["tags"] => read::tags(&self.live.entities().await, None, &request),
@@ -90,11 +106,45 @@ impl KongAdmin {
         let target = Target::of(&request.path).ok_or_else(fault::not_found)?;
         match (&request.method, target.id) {
             (&Method::GET | &Method::HEAD, _) => read::read(&target, &self.live.entities().await, request),
+            (&Method::POST, None) | (&Method::PUT | &Method::PATCH | &Method::DELETE, Some(_))
+                if self.is_without_database() =>
+            {
+                self.refuse(&target, &request.method).await
+            }
             (&Method::POST, None) | (&Method::PUT | &Method::PATCH | &Method::DELETE, Some(_)) => {
                 write::write(&target, &self.live, request).await
             }
             _ => Err(fault::wrong_method()),
         }
+    }
+}
+
+impl KongAdmin {
+    /// True for a gateway whose entities come as a whole (`POST /config`).
+    fn is_without_database(&self) -> bool {
+        self.gateway.database() == "off"
+    }
+
+    /// Refuses a change of a single entity.
+    async fn refuse(&self, target: &Target<'_>, method: &Method) -> Outcome {
+        let verb = match *method {
+            Method::POST => "create",
+            Method::PATCH => "update",
+            Method::PUT => "create or update",
+            _ => "remove",
+        };
+        if *method == Method::DELETE {
+            let entities = self.live.entities().await;
+            let parent = target.parent_id(&entities)?;
+            if target.find(&entities, parent.as_ref()).is_none() {
+                return Ok(empty(StatusCode::NO_CONTENT));
+            }
+        }
+        let by = target.id.filter(|id| !shape::is_uuid(id)).and(target.kind.key);
+        let by = by.map(|key| format!(" by '{key}'")).unwrap_or_default();
+        let text = format!("cannot {verb} '{}' entities{by} when not using a database", target.kind.name);
+        let name = "operation unsupported";
+        Err(fault::coded(StatusCode::METHOD_NOT_ALLOWED, 12, name, &text, shape::Object::new()))
     }
 }
 
@@ -107,9 +157,15 @@ impl FamilyApi for KongAdmin {
         Box::pin(async move {
             let began = Instant::now();
             let mut answer = self.dispatch(request).await.unwrap_or_else(|refusal| refusal);
-            let took = HeaderValue::from(began.elapsed().as_millis() as u64);
-            answer.fields.push((HeaderName::from_static("x-kong-admin-latency"), took));
-            answer.fields.push((SERVER, HeaderValue::from_static("kong/3.9.3")));
+            let kong = self.gateway.kong();
+            if kong.has(KongHeader::AdminLatency) {
+                let took = HeaderValue::from(began.elapsed().as_millis() as u64);
+                answer.fields.push((HeaderName::from_static("x-kong-admin-latency"), took));
+            }
+            let product = HeaderValue::from_str(&format!("kong/{}", kong.version));
+            if let (true, Ok(product)) = (kong.has(KongHeader::Server), product) {
+                answer.fields.push((SERVER, product));
+            }
             answer
         })
     }

@@ -10,18 +10,16 @@ use crate::fault::{self, Outcome, answer};
 use crate::kinds;
 use crate::plugins::PLUGINS;
 
-/// The version of Kong whose API this is.
-pub(crate) const VERSION: &str = "3.9.3";
-
 /// `/`: version, plugins and the settings that clients look at.
 pub(crate) fn node(gateway: &dyn Gateway, entities: &Entities) -> Value {
+    let version = gateway.kong().version.as_str();
     let available: Map<String, Value> = PLUGINS
         .iter()
-        .map(|plugin| (plugin.name.to_owned(), json!({ "version": VERSION, "priority": plugin.priority })))
+        .map(|plugin| (plugin.name.to_owned(), json!({ "version": version, "priority": plugin.priority })))
         .collect();
     let names: Map<String, Value> = available.keys().map(|name| (name.clone(), true.into())).collect();
     json!({
-        "version": VERSION,
+        "version": version,
         "edition": "community",
         "tagline": concat!("Weir ", env!("CARGO_PKG_VERSION")),
         "hostname": gateway.hostname(),
@@ -95,9 +93,12 @@ pub(crate) fn endpoints() -> Value {
     json!({ "data": paths })
 }
 
-/// `/status`.
-pub(crate) fn status(gateway: &dyn Gateway, entities: &Entities) -> Value {
+/// `/status`; `hash` is that of the document in force.
+pub(crate) fn status(gateway: &dyn Gateway, entities: &Entities, hash: &str) -> Value {
     let mut status = gateway.status();
+    if gateway.database() == "off" {
+        status["configuration_hash"] = hash.into();
+    }
     status["database"] = json!({ "reachable": gateway.is_store_reachable() });
     status["entities"] = entities.len().into();
     status

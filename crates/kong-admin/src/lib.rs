@@ -18,6 +18,7 @@
 
 mod api;
 mod body;
+mod config;
 mod entities;
 mod fault;
 mod info;

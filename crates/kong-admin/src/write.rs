@@ -37,7 +37,7 @@ pub(crate) async fn write(target: &Target<'_>, live: &Live, request: &FamilyRequ
     Ok(answer(status, &entity))
 }
 
-fn change(kind: &Kind, entity: &Value) -> Change {
+pub(crate) fn change(kind: &Kind, entity: &Value) -> Change {
     // A credential with a time to live goes by itself.
     let ttl = entity["ttl"].as_u64().filter(|ttl| *ttl > 0);
     let expires = ttl.and_then(|ttl| SystemTime::now().checked_add(Duration::from_secs(ttl)));
@@ -45,10 +45,10 @@ fn change(kind: &Kind, entity: &Value) -> Change {
 }
 
 /// A request on top of the entities that there are.
-struct Asked<'a> {
-    entities: &'a Entities,
-    method: &'a Method,
-    skips_hash: bool,
+pub(crate) struct Asked<'a> {
+    pub(crate) entities: &'a Entities,
+    pub(crate) method: &'a Method,
+    pub(crate) skips_hash: bool,
 }
 
 impl Asked<'_> {
@@ -116,7 +116,7 @@ impl Asked<'_> {
     }
 
     /// Completes and checks the fields of an entity.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         number: KindNumber,
         kind: &'static Kind,
@@ -249,7 +249,7 @@ fn merged(before: &Object, given: Object) -> Object {
 }
 
 /// Puts the parts of `url` in their places.
-fn take_url(given: &mut Object) -> Result<(), FamilyAnswer> {
+pub(crate) fn take_url(given: &mut Object) -> Result<(), FamilyAnswer> {
     let Some(url) = given.shift_remove("url").filter(|url| !url.is_null()) else { return Ok(()) };
     let refused = |text: &str| fault::schema(Object::from_iter([("url".to_owned(), text.into())]));
     let text = url.as_str().ok_or_else(|| refused("expected a string"))?;

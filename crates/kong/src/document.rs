@@ -30,6 +30,10 @@ pub(crate) struct Entity {
 #[derive(Debug, Default)]
 pub(crate) struct Document {
     pub(crate) entities: Vec<Entity>,
+    /// Entities by their kind, and the field and the number of the entity that they refer to.
+    children: HashMap<(EntityKind, &'static str, usize), Vec<usize>>,
+    /// Entities by kind and name.
+    named: HashMap<(EntityKind, String), usize>,
 }
 
 impl Document {
@@ -66,7 +70,37 @@ impl Document {
         field: &'static str,
         parent: usize,
     ) -> impl Iterator<Item = &Entity> {
-        self.of(kind).map(|(_, entity)| entity).filter(move |entity| entity.reference(field) == Some(parent))
+        self.numbered_children(kind, field, parent).map(|(_, entity)| entity)
+    }
+
+    /// The same, with their numbers.
+    pub(crate) fn numbered_children(
+        &self,
+        kind: EntityKind,
+        field: &'static str,
+        parent: usize,
+    ) -> impl Iterator<Item = (usize, &Entity)> {
+        let numbers = self.children.get(&(kind, field, parent)).map_or(&[][..], Vec::as_slice);
+        numbers.iter().filter_map(|number| Some((*number, self.entities.get(*number)?)))
+    }
+
+    /// The entity of one kind with this id or name.
+    pub(crate) fn find(&self, kind: EntityKind, key: &str) -> Option<usize> {
+        self.named.get(&(kind, key.to_owned())).copied()
+    }
+
+    fn of_entities(entities: Vec<Entity>) -> Self {
+        let mut document = Self { entities, ..Self::default() };
+        for (number, entity) in document.entities.iter().enumerate() {
+            for (field, target) in &entity.references {
+                document.children.entry((entity.kind, field, *target)).or_default().push(number);
+            }
+            let name = entity.name.as_ref().filter(|_| entity.kind.description().is_unique);
+            for key in name.into_iter().chain([&entity.id]) {
+                document.named.insert((entity.kind, key.clone()), number);
+            }
+        }
+        document
     }
 }
 
@@ -82,6 +116,11 @@ impl Entity {
     /// Number of the entity that a field refers to.
     pub(crate) fn reference(&self, field: &str) -> Option<usize> {
         self.references.iter().find(|(name, _)| *name == field).map(|(_, number)| *number)
+    }
+
+    /// The entities that it refers to, by field.
+    pub(crate) fn references(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.references.iter().copied()
     }
 
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
@@ -143,6 +182,17 @@ pub(crate) fn whole(node: &Node) -> Option<i64> {
 /// A fault against a rule of Kong's.
 pub(crate) fn rule(text: impl Into<String>) -> Code {
     Code::FamilyRule { text: text.into().into() }
+}
+
+/// The id of an entity without one. Names of targets and of credentials without a key of their own hold within their
+/// parents.
+fn made_id(description: &Description, name: Option<String>, path: &str, parent: Option<String>) -> String {
+    let key = match name {
+        Some(name) if description.is_unique => name,
+        Some(name) => format!("{}:{name}", parent.unwrap_or_default()),
+        None => path.to_owned(),
+    };
+    id::from_name(description.section, &key)
 }
 
 /// A reference that is not resolved yet.
@@ -209,6 +259,21 @@ impl Reader<'_> {
             path: path.to_owned(),
             references: parent.into_iter().collect(),
         });
+        // The id comes first: those of nested entities may depend on it.
+        let field = |name: &str| fields.iter().find(|(key, _)| &*key.text == name).map(|(_, value)| value);
+        let written = |name: &str| field(name).and_then(Node::as_str).map(str::to_owned);
+        let id = written("id").unwrap_or_else(|| {
+            let of_record = |value: &Node| {
+                ["id", "name", "username"].iter().find_map(|name| value.get(name)?.as_str()).map(str::to_owned)
+            };
+            let mut parents = ["upstream", "consumer"].iter().filter_map(|name| field(name));
+            let named = parents.find_map(|value| value.as_str().map(str::to_owned).or_else(|| of_record(value)));
+            let nested = parent.and_then(|(_, parent)| self.entities.get(parent)).map(|parent| parent.id.clone());
+            made_id(description, written(description.name), path, nested.or(named))
+        });
+        if let Some(entity) = self.entities.get_mut(number) {
+            entity.id = id;
+        }
         let mut kept = Vec::with_capacity(fields.len());
         for (key, value) in fields {
             if value.is_null() || matches!(&*key.text, "_comment" | "_ignore") {
@@ -237,37 +302,20 @@ impl Reader<'_> {
                 }
             }
         }
-        self.complete(number, description, Node { mark, kind: Kind::Map(kept) }, parent);
+        self.complete(number, description, Node { mark, kind: Kind::Map(kept) });
     }
 
-    /// Settles the fields, the name and the id of an entity.
-    fn complete(
-        &mut self,
-        number: usize,
-        description: &Description,
-        node: Node,
-        parent: Option<(&'static str, usize)>,
-    ) {
+    /// Settles the fields and the name of an entity.
+    fn complete(&mut self, number: usize, description: &Description, node: Node) {
         let path = self.entities.get(number).map(|entity| entity.path.clone()).unwrap_or_default();
         for name in description.required {
             if node.get(name).is_none() {
                 self.rule_at(node.mark, &format!("{path}.{name}"), "required field missing".into());
             }
         }
-        let text = |field: &str| node.get(field).and_then(Node::as_str).map(str::to_owned);
-        let name = text(description.name);
-        let within = parent.and_then(|(_, parent)| self.entities.get(parent)).map(|parent| parent.id.clone());
-        let id = text("id").unwrap_or_else(|| {
-            // Names of targets and of credentials without a key of their own hold within their parents.
-            let key = match (&name, description.is_unique) {
-                (Some(name), true) => name.clone(),
-                (Some(name), false) => format!("{}:{name}", within.unwrap_or_default()),
-                (None, _) => path.clone(),
-            };
-            id::from_name(description.section, &key)
-        });
+        let name = node.get(description.name).and_then(Node::as_str).map(str::to_owned);
         if let Some(entity) = self.entities.get_mut(number) {
-            (entity.id, entity.name, entity.node) = (id, name, node);
+            (entity.name, entity.node) = (name, node);
         }
     }
 
@@ -329,6 +377,6 @@ impl Reader<'_> {
                 entity.references.push((field, target));
             }
         }
-        Document { entities: self.entities }
+        Document::of_entities(self.entities)
     }
 }

@@ -10,7 +10,7 @@ use crate::{lower, placeholders};
 
 /// The family.
 pub static FAMILY: Family =
-    Family { name: "kong", is_ranked: true, internal: &[lower::NO_ROUTE, lower::GLOBAL, lower::ANSWERS] };
+    Family { name: "kong", is_ranked: true, internal: &[lower::NO_ROUTE, lower::GLOBAL, lower::ANSWERS, ".*"] };
 
 /// Front end of Kong's declarative configurations.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +166,7 @@ pub(crate) fn plugin_names() -> impl Iterator<Item = &'static str> {
     definitions().iter().map(|definition| definition.name()).filter(|name| !is_internal(name))
 }
 
-fn check_version(root: &Node, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check_version(root: &Node, found: &mut Vec<Diagnostic>) {
     const VERSION: &str = "_format_version";
     let Some(version) = root.get(VERSION) else {
         found.push(Diagnostic::warning(root.mark, VERSION, rule("required field missing; read as 3.0")));
@@ -186,10 +186,10 @@ fn check_version(root: &Node, found: &mut Vec<Diagnostic>) {
 }
 
 /// decK's `_plugin_configs`: configurations that plugins take by name with `_config`.
-struct Presets(Vec<(String, Node)>);
+pub(crate) struct Presets(Vec<(String, Node)>);
 
 impl Presets {
-    fn of(root: &Node, found: &mut Vec<Diagnostic>) -> Self {
+    pub(crate) fn of(root: &Node, found: &mut Vec<Diagnostic>) -> Self {
         let Some(node) = root.get("_plugin_configs") else { return Self(Vec::new()) };
         let Some(presets) = node.as_map() else {
             let text = format!("expected a map, found {}", node.describe());
@@ -200,7 +200,7 @@ impl Presets {
     }
 
     /// Lays the configurations of plugins over those that they name.
-    fn apply(&self, document: &mut Document, found: &mut Vec<Diagnostic>) {
+    pub(crate) fn apply(&self, document: &mut Document, found: &mut Vec<Diagnostic>) {
         for plugin in document.entities.iter_mut().filter(|entity| entity.kind == EntityKind::Plugins) {
             let Some(name) = plugin.text("_config").map(str::to_owned) else { continue };
             let Some((_, preset)) = self.0.iter().find(|(known, _)| *known == name) else {

@@ -5,14 +5,20 @@
 //! (`rank`). What Kong answers and tells upstreams is the work of plugins that every configuration gets
 //! (`weir_plugins::kong`), so that nothing else on the path of a request knows the family.
 
+pub mod conf;
+mod declared;
 mod document;
 mod front_end;
 mod id;
 mod lower;
+mod manifests;
 mod placeholders;
 mod rank;
 mod stored;
+mod vaults;
 
+pub use declared::{Declaration, Declared, declaration};
 pub use front_end::{FAMILY, Kong, KongWithoutUnsupported};
+pub use manifests::{Manifests, is_manifests};
 pub use rank::Conditions;
 pub use stored::Stored;

@@ -6,14 +6,22 @@
 //! | route | route with ranked paths, and the plugin `route` for what happens to its path, host and protocol |
 //! | global plugins | a plugin config that every route has |
 //! | consumer with its credentials | consumer with credentials |
+//! | plugins of consumer groups, and of consumers on single routes | consumer groups |
+//! | route of streams | stream routes, one for each pair of a source, a destination and an SNI |
 //! | certificate with its SNIs | ssl |
 
+mod address;
 mod consumers;
+mod expression;
+mod groups;
+mod health;
 mod plugins;
 mod routes;
 mod services;
+mod streams;
 
 pub(crate) use plugins::may_be_left_out;
+pub(crate) use routes::escaped;
 
 use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
 
@@ -26,6 +34,9 @@ pub(crate) const NO_ROUTE: &str = "no-route";
 /// Id of the global rule that makes answers Kong's.
 pub(crate) const ANSWERS: &str = "answers";
 
+/// Beginning of the ids of what stands for no entity of its own: layers of plugins, further stream routes of one route.
+pub(crate) const LAYER: &str = ".";
+
 /// Lowers a document. `is_hashed` says that passwords are stored as Kong stores them.
 pub(crate) fn lower(document: &Document, is_hashed: bool, mark: Mark, found: &mut Vec<Diagnostic>) -> Lowered {
     let mut lowered = Lowered::new(mark);
@@ -35,6 +46,7 @@ pub(crate) fn lower(document: &Document, is_hashed: bool, mark: Mark, found: &mu
     services::lower(document, &plugins, &mut lowered, found);
     plugins.lower_global(mark, &mut lowered);
     routes::lower(document, &plugins, mark, &mut lowered, found);
+    streams::lower(document, &plugins, &mut lowered, found);
     for (_, entity) in document.of(EntityKind::Vaults).filter(|(_, vault)| vault.text("name") != Some("env")) {
         found.push(entity.fault("name", "only the vault env is supported"));
     }

@@ -1,27 +1,42 @@
-//! Values from the environment: `$NAME`, `${NAME}`, `{vault://env/NAME}`.
+//! Values from the environment: `$NAME`, `${NAME}`, `${NAME:-default}`, `{vault://env/NAME}`.
 
 use weir_config::env::Variables;
 use weir_config::node::push_name;
 use weir_config::{Code, Diagnostic, Kind, Node};
 
+use crate::vaults::{START, Unresolved, Vaults};
+
 /// Puts the values of variables that are set in their places. Regular expressions of paths and Lua keep theirs. A text
 /// that a variable makes up as a whole becomes a number or a boolean if it reads as one, as it does without quotes.
 pub(crate) fn fill(node: &mut Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) {
-    walk(node, &mut String::new(), variables, found);
+    let vaults = Vaults::of(node);
+    walk(node, &mut String::new(), &Sources { vaults, variables }, found);
+}
+
+/// Where values come from.
+struct Sources<'v> {
+    vaults: Vaults,
+    variables: Variables<'v>,
+}
+
+/// A placeholder without a value.
+enum Missing {
+    Variable(String),
+    Vault(Unresolved),
 }
 
 /// Names of fields with Lua.
 const LUA: [&str; 7] =
     ["access", "rewrite", "header_filter", "body_filter", "log", "certificate", "custom_fields_by_lua"];
 
-fn walk(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mut Vec<Diagnostic>) {
+fn walk(node: &mut Node, path: &mut String, sources: &Sources<'_>, found: &mut Vec<Diagnostic>) {
     let mark = node.mark;
     match &mut node.kind {
         Kind::Map(entries) => {
             for (key, value) in entries.iter_mut().filter(|(key, _)| !LUA.contains(&&*key.text)) {
                 let length = path.len();
                 push_name(path, &key.text);
-                walk(value, path, variables, found);
+                walk(value, path, sources, found);
                 path.truncate(length);
             }
         }
@@ -29,21 +44,21 @@ fn walk(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mu
             for (at, item) in items.iter_mut().enumerate() {
                 let length = path.len();
                 path.push_str(&format!("[{at}]"));
-                walk(item, path, variables, found);
+                walk(item, path, sources, found);
                 path.truncate(length);
             }
         }
-        Kind::Str(text) if text.contains('$') || text.contains("{vault://") => {
+        Kind::Str(text) if text.contains('$') || text.contains(START) => {
             if text.starts_with('~') {
                 return;
             }
-            let Some(filled) = fill_text(text, variables, &mut |name, is_vault| {
-                let reason = format!("the environment variable {name} is not set");
+            let Some(filled) = fill_text(text, sources, &mut |missing| {
                 let rule = |text: String| Code::FamilyRule { text: text.into() };
-                found.push(match is_vault {
-                    true => Diagnostic::error(mark, path.clone(), rule(reason)),
-                    false => {
-                        Diagnostic::warning(mark, path.clone(), rule(format!("{reason}: the text stays as it is")))
+                found.push(match missing {
+                    Missing::Vault(Unresolved(reason)) => Diagnostic::error(mark, path.clone(), rule(reason)),
+                    Missing::Variable(name) => {
+                        let text = format!("the environment variable {name} is not set: the text stays as it is");
+                        Diagnostic::warning(mark, path.clone(), rule(text))
                     }
                 });
             }) else {
@@ -68,52 +83,64 @@ struct Filled {
 }
 
 /// The text with values; `None` if it has none.
-fn fill_text(text: &str, variables: Variables<'_>, unset: &mut dyn FnMut(&str, bool)) -> Option<Filled> {
+fn fill_text(text: &str, sources: &Sources<'_>, missing: &mut dyn FnMut(Missing)) -> Option<Filled> {
     let mut filled = Filled { text: String::with_capacity(text.len()), from_text: false };
     let (mut rest, mut is_filled) = (text, false);
     while let Some(at) = rest.find(['$', '{']) {
         let (before, from) = rest.split_at(at);
         filled.text.push_str(before);
         filled.from_text |= !before.is_empty();
-        match placeholder(from) {
-            Some((length, name, is_vault)) => {
-                match variables(name) {
-                    Some(value) => {
-                        filled.text.push_str(&value);
-                        is_filled = true;
-                    }
-                    None => {
-                        unset(name, is_vault);
-                        filled.text.push_str(from.get(..length).unwrap_or_default());
-                    }
-                }
-                rest = from.get(length..).unwrap_or_default();
+        let (length, value) = match placeholder(from, sources) {
+            Some((length, Ok(value))) => (length, Some(value)),
+            Some((length, Err(fault))) => {
+                missing(fault);
+                (length, None)
             }
             None => {
-                filled.text.push_str(from.get(..1).unwrap_or_default());
                 filled.from_text = true;
-                rest = from.get(1..).unwrap_or_default();
+                (1, None)
             }
+        };
+        match value {
+            Some(value) => {
+                filled.text.push_str(&value);
+                is_filled = true;
+            }
+            None => filled.text.push_str(from.get(..length).unwrap_or_default()),
         }
+        rest = from.get(length..).unwrap_or_default();
     }
     filled.text.push_str(rest);
     filled.from_text |= !rest.is_empty();
     is_filled.then_some(filled)
 }
 
-/// The placeholder that a text begins with: its length, the name, and whether it is a reference to Kong's vault `env`.
-fn placeholder(text: &str) -> Option<(usize, &str, bool)> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let name_in = |start: &str, end: &str| {
-        let inner = text.strip_prefix(start)?;
-        let length = inner.find(|c| !is_part(c)).unwrap_or(inner.len());
-        let name =
-            inner.get(..length).filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))?;
-        inner.get(length..)?.starts_with(end).then_some((start.len() + length + end.len(), name))
+/// The placeholder that a text begins with: its length, and its value.
+fn placeholder(text: &str, sources: &Sources<'_>) -> Option<(usize, Result<String, Missing>)> {
+    if let Some((length, value)) = sources.vaults.resolve(text, sources.variables) {
+        return Some((length, value.map_err(Missing::Vault)));
+    }
+    let (inner, start) = match text.strip_prefix("${") {
+        Some(inner) => (inner, 2),
+        None => (text.strip_prefix('$')?, 1),
     };
-    let vault = name_in("{vault://env/", "}").map(|(length, name)| (length, name, true));
-    let plain = || name_in("${", "}").or_else(|| name_in("$", "")).map(|(length, name)| (length, name, false));
-    vault.or_else(plain)
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let length = inner.find(|c| !is_part(c)).unwrap_or(inner.len());
+    let name = inner.get(..length).filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'))?;
+    let after = inner.get(length..).unwrap_or_default();
+    let value = (sources.variables)(name);
+    let missing = || Missing::Variable(name.to_owned());
+    if start == 1 {
+        return Some((1 + length, value.ok_or_else(missing)));
+    }
+    if after.starts_with('}') {
+        return Some((2 + length + 1, value.ok_or_else(missing)));
+    }
+    // As in a shell: the default counts where the variable is empty as well.
+    let default = after.strip_prefix(":-")?;
+    let end = default.find('}')?;
+    let value = value.filter(|value| !value.is_empty()).or_else(|| default.get(..end).map(str::to_owned));
+    Some((2 + length + 2 + end + 1, value.ok_or_else(missing)))
 }
 
 #[cfg(test)]
@@ -131,6 +158,10 @@ mod tests {
             ("a: '{vault://env/KEY}'", r#"{"a":"secret"}"#, 0),
             ("a: ['http://$HOST:${PORT}/x']", r#"{"a":["http://h:8080/x"]}"#, 0),
             ("a: $NONE", r#"{"a":"$NONE"}"#, 1),
+            ("a: '${NONE:-8000}'", r#"{"a":8000}"#, 0),
+            ("a: 'x${KEY:-none}'", r#"{"a":"xsecret"}"#, 0),
+            ("a: '{vault://env/key}'", r#"{"a":"secret"}"#, 0),
+            ("a: '{vault://other/key}'", r#"{"a":"{vault://other/key}"}"#, 1),
             ("a: '{vault://env/NONE}'", r#"{"a":"{vault://env/NONE}"}"#, 1),
             ("paths: ['~/x/$KEY$']", r#"{"paths":["~/x/$KEY$"]}"#, 0),
             ("access: ['return $KEY']", r#"{"access":["return $KEY"]}"#, 0),

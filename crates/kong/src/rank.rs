@@ -3,6 +3,9 @@
 //! Each path of a route has a number of 64 bits, and the greatest wins. Kong shifts two parts of it as numbers of 32
 //! bits, so the order differs from the documented one: bit 31 of the lower half spreads over the whole upper half.
 
+/// Bit of the ranks of expressions.
+const EXPRESSION: u64 = 1 << 62;
+
 /// Conditions of a route that its rank follows from.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions<'a> {
@@ -32,6 +35,14 @@ impl Conditions<'_> {
         let low = (kinds << 29 | (self.headers.min(255) as u64) << 20 | last) & u64::from(u32::MAX);
         // The lower half becomes a signed number of 32 bits, which is then made one of 64 bits.
         let spread = (low as u32).cast_signed();
-        i64::from(spread).cast_unsigned() | u64::from(has_plain_hosts) << 60 | u64::from(is_regex) << 51
+        let all = i64::from(spread).cast_unsigned() | u64::from(has_plain_hosts) << 60 | u64::from(is_regex) << 51;
+        // The upper bits are all set or all clear, so that the order is that of the others. They are for expressions.
+        all & (EXPRESSION - 1)
+    }
+
+    /// Rank of a route with an expression, which comes before all without one.
+    #[must_use]
+    pub fn of_expression(priority: u64) -> u64 {
+        EXPRESSION | priority.min(EXPRESSION - 1)
     }
 }

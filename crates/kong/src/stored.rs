@@ -7,6 +7,7 @@ use weir_config::{Diagnostic, Family, FrontEnd, Kind, Lowered, Node, PluginCatal
 use crate::document::{Document, rule};
 use crate::front_end::{Catalog, FAMILY};
 use crate::lower;
+use crate::vaults::{Unresolved, Vaults};
 
 /// Front end of stored entities: a tree with the sections of a declarative configuration. Unlike in a file, passwords
 /// are hashed, and no text but a reference to the vault `env` stands for a variable of the environment.
@@ -27,39 +28,40 @@ impl FrontEnd for Stored {
     }
 
     fn lower(&self, mut root: Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) -> Lowered {
-        fill(&mut root, &mut String::new(), variables, found);
+        let vaults = Vaults::of(&root);
+        fill(&mut root, &mut String::new(), (&vaults, variables), found);
         let mark = root.mark;
         lower::lower(&Document::read(root, found), true, mark, found)
     }
 }
 
 /// Puts the values of variables in the places of references: `{vault://env/my-key}` is `MY_KEY`.
-fn fill(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mut Vec<Diagnostic>) {
+fn fill(node: &mut Node, path: &mut String, sources: (&Vaults, Variables<'_>), found: &mut Vec<Diagnostic>) {
     let length = path.len();
     match &mut node.kind {
         Kind::Map(entries) => {
             for (key, value) in entries {
                 push_name(path, &key.text);
-                fill(value, path, variables, found);
+                fill(value, path, sources, found);
                 path.truncate(length);
             }
         }
         Kind::Seq(items) => {
             for (at, item) in items.iter_mut().enumerate() {
                 path.push_str(&format!("[{at}]"));
-                fill(item, path, variables, found);
+                fill(item, path, sources, found);
                 path.truncate(length);
             }
         }
         Kind::Str(text) => {
-            let reference = text.strip_prefix("{vault://env/").and_then(|rest| rest.strip_suffix('}'));
-            let Some(name) = reference.map(|name| name.to_ascii_uppercase().replace('-', "_")) else { return };
-            match variables(&name) {
-                Some(value) => *text = value,
-                None => {
-                    let reason = format!("the environment variable {name} is not set, or may not be read");
+            let (vaults, variables) = sources;
+            let resolved = vaults.resolve(text, variables).filter(|(length, _)| *length == text.len());
+            match resolved {
+                Some((_, Ok(value))) => *text = value,
+                Some((_, Err(Unresolved(reason)))) => {
                     found.push(Diagnostic::error(node.mark, path.clone(), rule(reason)));
                 }
+                None => {}
             }
         }
         _ => {}
@@ -70,7 +72,7 @@ fn fill(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mu
 mod tests {
     use weir_config::Node;
 
-    use super::fill;
+    use super::{Vaults, fill};
 
     #[test]
     fn references_are_filled_and_nothing_else() {
@@ -85,7 +87,8 @@ mod tests {
         for (text, expected) in cases {
             let mut root = Node::from(&serde_json::json!({ "services": [{ "path": text }] }));
             let mut found = Vec::new();
-            fill(&mut root, &mut String::new(), &variables, &mut found);
+            let vaults = Vaults::of(&root);
+            fill(&mut root, &mut String::new(), (&vaults, &variables), &mut found);
             let read = root.to_json();
             let filled = read["services"][0]["path"].as_str().filter(|_| found.is_empty());
             assert_eq!(filled, expected, "{text}");

@@ -45,7 +45,7 @@ impl Network {
             false => None,
             true => Some(self.trusted()?),
         };
-        let key = SetupKey { verify, certificate: None, alpn: Alpn::Http1 };
+        let key = SetupKey { verify, authorities: None, certificate: None, alpn: Alpn::Http1 };
         Setup::without_protocols(&key, trusted).map_err(|(_, reason)| reason)
     }
 

@@ -36,6 +36,8 @@ pub struct Exchange {
     pub early_fields: Fields,
     /// The client and the connection.
     pub client: Client,
+    /// The name that the client asked for by TLS (SNI); empty without one, and for a stream.
+    pub server_name: Vec<u8>,
     /// The configuration's names.
     pub tables: Option<Rc<Arc<Tables>>>,
     /// The matched route.
@@ -268,6 +270,7 @@ impl Default for Exchange {
             response: Response::new(FIRST),
             early_fields: Fields::default(),
             client: Client::default(),
+            server_name: Vec::new(),
             tables: None,
             matched: None,
             params: Params::default(),
@@ -300,6 +303,7 @@ impl Exchange {
         self.request.forget_values();
         self.request.forget_changes();
         self.early_fields.clear();
+        self.server_name.clear();
         self.tables = None;
         self.matched = None;
         self.consumer = None;

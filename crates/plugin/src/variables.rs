@@ -91,6 +91,10 @@ impl Source for Exchange {
             }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
             Variable::Scheme => text(self.scheme()),
+            Variable::SslServerName => match &self.stream {
+                Some(stream) => text(stream.sni.as_deref()?),
+                None => Some(&self.server_name).filter(|name| !name.is_empty()).map(|name| Value::Bytes(name)),
+            },
             Variable::StreamServerName => self.stream.as_ref()?.sni.as_deref().and_then(text),
             Variable::Protocol => text(self.stream.as_ref().map_or("TCP", |stream| stream.protocol)),
             Variable::MqttClientId => {

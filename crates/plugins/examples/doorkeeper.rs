@@ -128,6 +128,7 @@ fn exchange(
             metadata: None,
             https_port: 443,
             product: "example",
+            kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &Upstreams,
             apis: &weir_plugin::NoApis,

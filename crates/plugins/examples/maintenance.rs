@@ -96,6 +96,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::host::Exchange, weir_config::Diag
             metadata: None,
             https_port: 443,
             product: "example",
+            kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,

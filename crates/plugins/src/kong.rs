@@ -99,6 +99,3 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
 pub fn is_internal(name: &str) -> bool {
     matches!(name, "answers" | "consumer" | "no-route" | "route")
 }
-
-/// Name and version that clients and upstreams are told.
-const PRODUCT: &str = "kong/3.9.3";

@@ -46,6 +46,7 @@ impl Setup<'_> {
             metadata: (!self.metadata.is_empty()).then_some(&metadata),
             https_port: 443,
             product: "weir/1.2.3",
+            kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,

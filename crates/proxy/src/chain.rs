@@ -97,17 +97,25 @@ pub(crate) struct Brought {
     pub(crate) chain: Arc<Chain>,
     /// Chains of credentials with plugins of their own, by position.
     pub(crate) keys: Box<[(u32, Arc<Chain>)]>,
+    /// Chains on routes with plugins for the consumer there, in the order of the routes' numbers.
+    pub(crate) routes: Box<[(u32, Arc<Chain>)]>,
 }
 
 impl Brought {
-    /// The chain for requests with this credential.
-    pub(crate) fn chain(&self, credential: Option<u32>) -> &Chain {
+    /// The chain for requests with this credential on this route.
+    pub(crate) fn chain(&self, credential: Option<u32>, route: Option<u32>) -> &Chain {
+        if let (false, Some(route)) = (self.routes.is_empty(), route)
+            && let Ok(at) = self.routes.binary_search_by_key(&route, |(number, _)| *number)
+            && let Some((_, chain)) = self.routes.get(at)
+        {
+            return chain;
+        }
         let mut keys = self.keys.iter();
         keys.find(|(at, _)| Some(*at) == credential).map_or(&self.chain, |(_, chain)| chain)
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
-        self.chain.is_nothing() && self.keys.is_empty()
+        self.chain.is_nothing() && self.keys.is_empty() && self.routes.is_empty()
     }
 }
 

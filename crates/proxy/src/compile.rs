@@ -52,6 +52,7 @@ pub struct Compiler {
     /// True if logs mask credentials: `access_log.hide_credentials`.
     hides_credentials: bool,
     product: String,
+    kong: weir_config::settings::Kong,
     apis: Vec<Arc<dyn Api>>,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
@@ -189,6 +190,7 @@ impl Compiler {
             https_port: settings.https_port(),
             hides_credentials: settings.access_log.hide_credentials,
             product: product.to_owned(),
+            kong: settings.kong_answers.clone(),
             apis: Vec::new(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),

@@ -55,6 +55,11 @@ pub(crate) trait Downstream: Presence + Source + Sink {
     /// The host requires a certificate that the client has not shown.
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject>;
 
+    /// The name that the client asked for by TLS (SNI).
+    fn server_name(&self) -> Option<&str> {
+        None
+    }
+
     /// Puts 100 (Continue) on [`Exchange::out`], where the client waits for it before it sends the body.
     fn push_continue(&mut self, x: &mut Exchange);
 

@@ -96,7 +96,7 @@ fn chain_of(route: Option<&Route>) -> &Chain {
 
 fn consumer_chain<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Chain> {
     let who = x.consumer?;
-    Some(snapshot.consumers.get(who.consumer)?.chain(who.credential))
+    Some(snapshot.consumers.get(who.consumer)?.chain(who.credential, x.matched.map(|matched| matched.route)))
 }
 
 impl Requests {

@@ -91,6 +91,10 @@ pub(crate) struct RunArgs {
         requires = "file"
     )]
     pub(crate) unsupported_plugins: UnsupportedPluginsArg,
+    /// Address of a service of Kubernetes that manifests in FILE name: `--resolve NAMESPACE/NAME=HOST:PORT`, where the
+    /// namespace may be left out and a port may stand behind the name. May be repeated.
+    #[arg(long, value_name = "SERVICE=ADDRESS", value_parser = resolution, requires = "file")]
+    pub(crate) resolve: Vec<(String, String)>,
     /// Family of an empty store, and so of its Admin API: `apisix` or `kong`. A store with resources knows its own, and
     /// FILE says it by its content. [default: apisix]
     #[arg(long, value_name = "apisix|kong", hide_possible_values = true, conflicts_with = "file")]
@@ -211,6 +215,9 @@ pub(crate) struct RulesArgs {
     /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Address of a service of Kubernetes that manifests in FILE name: `--resolve NAMESPACE/NAME=HOST:PORT`.
+    #[arg(long, value_name = "SERVICE=ADDRESS", value_parser = resolution)]
+    pub(crate) resolve: Vec<(String, String)>,
     /// Handling of plugins of Kong that are not supported: `refuse` refuses the file, `skip-with-warning` serves without
     /// them. Those that authenticate, limit or check requests are refused in any case.
     #[arg(long, value_name = "refuse|skip-with-warning", default_value = "refuse", hide_possible_values = true)]
@@ -334,7 +341,7 @@ impl RunArgs {
     pub(crate) fn rules(&self) -> Option<RulesArgs> {
         let file = self.file.clone()?;
         let Self { invalid_items, strict, unsupported_plugins, .. } = *self;
-        Some(RulesArgs { file, invalid_items, strict, unsupported_plugins })
+        Some(RulesArgs { file, invalid_items, strict, resolve: self.resolve.clone(), unsupported_plugins })
     }
 
     /// The flags as settings.
@@ -387,6 +394,12 @@ impl ListenArgs {
 fn assignment(text: &str) -> Result<(String, String), &'static str> {
     let (path, value) = text.split_once('=').ok_or("expected PATH=VALUE, such as limits.head_size=32KiB")?;
     Ok((path.trim().to_owned(), value.to_owned()))
+}
+
+fn resolution(text: &str) -> Result<(String, String), &'static str> {
+    let (service, address) =
+        text.split_once('=').ok_or("expected SERVICE=ADDRESS, such as shop/orders=127.0.0.1:8080")?;
+    Ok((service.trim().to_owned(), address.trim().to_owned()))
 }
 
 fn field(text: &str) -> Result<(String, String), &'static str> {

@@ -30,14 +30,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, RunArgs};
 use commands::{check, completions, explain, ready, run, store};
 
 fn main() -> ExitCode {
     // Usage errors end the process here, with exit code 2.
     let done = match Cli::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Check(args) => check::check(&args),
+        Command::Run(args) => run::run(&with_declarative_config(args)),
+        Command::Check(args) => check::check(&with_declarative_config(args)),
         Command::Explain(args) => explain::explain(&args),
         Command::Store(command) => store::run(&command),
         Command::Ready { address } => ready::ready(address),
@@ -48,6 +48,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The arguments with the rules file that Kong's own settings name, where neither a file nor a family is given.
+fn with_declarative_config(mut args: RunArgs) -> RunArgs {
+    if args.file.is_none() && args.family.is_none() {
+        args.file = source::settings::declarative_config(&args.settings);
+    }
+    args
 }
 
 fn version() -> Result<(), failure::Failure> {

@@ -192,7 +192,7 @@ fn start(rules: &str, folder: &Path, keys: &[(&str, Value)]) -> (DataPlane, Arc<
     let listeners = r#"["127.0.0.1:0", {"address": "127.0.0.1:0", "http2": true}]"#;
     let flags = [("listen.http", listeners), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
         .map(|(path, value)| (path.to_owned(), value.to_owned()));
-    let source = SettingsSource { file: None, variables: &[], flags: &flags };
+    let source = SettingsSource { flags: &flags, ..SettingsSource::default() };
     let (settings, _) = Settings::load(source).expect("settings");
     let catalog = Catalog(definitions);
     let options = LoadOptions { plugins: &catalog, front_ends: &[&Tyk, &Apisix], ..LoadOptions::PLAIN };

@@ -113,7 +113,7 @@ fn settings_that_are_named_exist() {
     let known: BTreeSet<String> = leaves().iter().map(|leaf| leaf.path.to_string()).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|path| path.split_once('.')).map(|(group, _)| group).collect();
     // The fields of an upstream's `tls` are named in the same way.
-    let of_upstreams = ["tls.client_cert", "tls.client_key", "tls.client_cert_id", "tls.verify"];
+    let of_upstreams = ["tls.client_cert", "tls.client_key", "tls.client_cert_id", "tls.verify", "tls.ca"];
     // So are keys of APISIX's config.yaml.
     let is_key = |name: &str| KEYS.iter().any(|row| row.path == name || row.path.starts_with(&format!("{name}.")));
     let is_setting = |name: &str| {

@@ -635,7 +635,8 @@ fn what_the_documentation_tells_to_do_works() {
     };
     let yaml = blocks("yaml").next().expect("settings");
     let variables = [("ETCD_PASSWORD".to_owned(), "secret".to_owned())];
-    let source = SettingsSource { file: Some(("weir.yaml", &yaml)), variables: &variables, flags: &[] };
+    let source =
+        SettingsSource { file: Some(("weir.yaml", &yaml)), variables: &variables, ..SettingsSource::default() };
     let (settings, doubts) = Settings::load(source).expect("good settings");
     assert!(doubts.is_empty(), "{doubts:?}");
     assert_eq!(settings.deployment.etcd.password.expose(), "secret");

@@ -26,7 +26,7 @@ const SEEDS: u64 = 6;
 fn settings() -> Settings {
     let flags = [("listen.http", "127.0.0.1:0"), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
         .map(|(path, value)| (path.to_owned(), value.to_owned()));
-    Settings::load(SettingsSource { file: None, variables: &[], flags: &flags }).expect("settings").0
+    Settings::load(SettingsSource { flags: &flags, ..SettingsSource::default() }).expect("settings").0
 }
 
 fn options(plugins: &dyn PluginCatalog) -> LoadOptions<'_> {

@@ -44,7 +44,7 @@ impl Plane {
         let flags = flags.iter().chain(more).map(|(path, value)| ((*path).to_owned(), (*value).to_owned()));
         let flags: Vec<_> = flags.collect();
         let (settings, ..) =
-            Settings::load(SettingsSource { file: None, variables: &[], flags: &flags }).expect("settings");
+            Settings::load(SettingsSource { flags: &flags, ..SettingsSource::default() }).expect("settings");
         let metrics = Metrics::new(MetricsOptions::default());
         let plane = DataPlane::start(&settings, Vec::new(), &metrics, &AccessLogs::default(), None)
             .expect("start a data plane");

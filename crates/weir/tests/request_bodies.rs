@@ -128,7 +128,7 @@ impl Plane {
         let fixed = [("listen.https", "127.0.0.1:0"), ("workers", "1")];
         let flags: Vec<_> =
             fixed.iter().chain(settings).map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
-        let source = SettingsSource { file: Some(("weir.yaml", LISTEN)), variables: &[], flags: &flags };
+        let source = SettingsSource { file: Some(("weir.yaml", LISTEN)), flags: &flags, ..SettingsSource::default() };
         let (settings, _) = Settings::load(source).expect("settings");
         let options = LoadOptions { plugins: &Catalog(plugins), ..LoadOptions::PLAIN };
         let loaded = load("rules", config.to_string().as_bytes(), &options);

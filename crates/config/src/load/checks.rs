@@ -29,6 +29,15 @@ pub(super) fn prepare_checks(checks: &mut Node, tls: bool, path: &str, found: &m
         }
         warn_of_ambiguous_statuses(inner, &path, found);
     }
+    let is_alone = checks.get("only_passive").is_some_and(|flag| flag.kind == Kind::Bool(true));
+    if is_alone {
+        if let Some((key, _)) = checks.remove("active") {
+            let code = Code::NoEffect { why: "with only_passive: true".into() };
+            found.push(Diagnostic::warning(key.mark, field(path, "active"), code));
+        }
+        checks.insert("active", Node::empty_map());
+        return;
+    }
     if let (Some((key, _)), true) = (checks.entry("passive"), checks.get("active").is_none()) {
         let error = Diagnostic::error(key.mark, field(path, "passive"), Code::PassiveAlone);
         found.push(error.with_hint("add active, if only with its defaults: {}"));

@@ -297,6 +297,11 @@ fn check_upstream_tls(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
             found.push(Diagnostic::error(tls.mark_of(one), field(&path, one), code));
         }
     }
+    let verifies = tls.get("verify").is_some_and(|verify| verify.kind == Kind::Bool(true));
+    if let (Some((key, _)), false) = (tls.entry("ca"), verifies) {
+        let code = Code::NoEffect { why: "without verify: true".into() };
+        found.push(Diagnostic::warning(key.mark, field(&path, "ca"), code));
+    }
     if has("client_cert_id") && has("client_cert") {
         let code = Code::OnlyOneOf { one: "client_cert_id", other: "client_cert" };
         found.push(Diagnostic::error(tls.mark_of("client_cert_id"), field(&path, "client_cert_id"), code));

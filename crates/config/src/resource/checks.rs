@@ -15,6 +15,15 @@ pub struct Checks {
     /// Judgement of nodes by the requests that are forwarded anyway. Only beside `active`, which brings a node back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<PassiveChecks>,
+    /// No active checks are made: a node that requests have found unhealthy stays so until Kong's Admin API says
+    /// otherwise, or the gateway starts anew. An extension, for Kong's family.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_passive: bool,
+    /// Percentage of the nodes' weight that has to be exceeded by those that are healthy: otherwise requests are answered
+    /// with 503. Unset: with no healthy node all of them are used. An extension, for Kong's family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
+    pub threshold: Option<u8>,
 }
 
 /// Checks that the gateway makes by itself.
@@ -102,14 +111,14 @@ pub struct ActiveUnhealthy {
     #[schemars(schema_with = "statuses_schema")]
     pub http_statuses: Vec<u16>,
     /// Number of such statuses, or answers that are not HTTP, without a success between them, that makes a node
-    /// unhealthy.
-    #[schemars(range(min = 1, max = 254))]
+    /// unhealthy; 0, an extension: they do not count.
+    #[schemars(range(max = 254))]
     pub http_failures: u8,
-    /// Number of refused or reset connections with the same effect.
-    #[schemars(range(min = 1, max = 254))]
+    /// Number of refused or reset connections with the same effect; 0, an extension: they do not count.
+    #[schemars(range(max = 254))]
     pub tcp_failures: u8,
-    /// Number of timeouts with the same effect.
-    #[schemars(range(min = 1, max = 254))]
+    /// Number of timeouts with the same effect; 0, an extension: they do not count.
+    #[schemars(range(max = 254))]
     pub timeouts: u8,
 }
 

@@ -131,6 +131,11 @@ pub struct UpstreamTls {
     /// Verification of the nodes' certificates: by an authority of `tls.trusted_certificate` in the settings and for
     /// the server name (SNI). Off by default, as in APISIX.
     pub verify: bool,
+    /// Certificates of the authorities that `verify` goes by for these nodes, in PEM, in the place of
+    /// `tls.trusted_certificate`. An extension.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 128, max = 1048576))]
+    pub ca: Option<String>,
 }
 
 /// Host that the nodes receive.

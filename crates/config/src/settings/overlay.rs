@@ -62,6 +62,9 @@ pub struct SettingsSource<'a> {
     pub variables: &'a [(String, String)],
     /// Settings from the command line, as path and value.
     pub flags: &'a [(String, String)],
+    /// Settings that count where the file says nothing: path, value, and where they come from. Of several with one path
+    /// the last counts.
+    pub below: &'a [(String, String, String)],
 }
 
 impl Settings {
@@ -77,6 +80,13 @@ impl Settings {
         };
         if let Some((name, text)) = source.file {
             overlay.file(name, text, source.variables);
+        }
+        let is_set = |overlay: &Overlay, path: &str| at(&overlay.root, path).is_some();
+        let unset: Vec<_> = source.below.iter().filter(|(path, ..)| !is_set(&overlay, path)).collect();
+        for (path, value, from) in unset {
+            if let Some(leaf) = leaves().iter().find(|leaf| leaf.path == *path) {
+                overlay.set(leaf, value, from);
+            }
         }
         for (name, value) in source.variables {
             if name.starts_with("WEIR_") {

@@ -18,7 +18,12 @@ fn read_with(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> 
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
     let (variables, flags) = (owned(variables), owned(flags));
-    Settings::load(SettingsSource { file: Some(("config.yaml", text)), variables: &variables, flags: &flags })
+    Settings::load(SettingsSource {
+        file: Some(("config.yaml", text)),
+        variables: &variables,
+        flags: &flags,
+        below: &[],
+    })
 }
 
 /// The settings, and what is said of them.

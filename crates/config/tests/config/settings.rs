@@ -14,7 +14,7 @@ fn pairs(list: Pairs<'_>) -> Vec<(String, String)> {
 fn read(text: &str, variables: Pairs<'_>, flags: Pairs<'_>) -> Result<(Settings, Vec<Diagnostic>), Vec<Diagnostic>> {
     let (variables, flags) = (pairs(variables), pairs(flags));
     let file = (!text.is_empty()).then_some(("weir.yaml", text));
-    Settings::load(SettingsSource { file, variables: &variables, flags: &flags })
+    Settings::load(SettingsSource { file, variables: &variables, flags: &flags, below: &[] })
 }
 
 fn good(text: &str, variables: Pairs<'_>, flags: Pairs<'_>) -> Settings {

@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Lowered, Node, ResourceKind, Username};
 
-use super::plugins::Scoped;
+use super::plugins::{Layers, Scoped};
 use super::{flag, list, map, text};
 use crate::document::{Document, Entity, EntityKind};
 
@@ -22,6 +22,7 @@ pub(crate) fn lower(
     lowered: &mut Lowered,
     found: &mut Vec<Diagnostic>,
 ) {
+    let mut layers = Layers::default();
     for (number, consumer) in document.of(EntityKind::Consumers) {
         if consumer.text("username").is_none() && consumer.text("custom_id").is_none() {
             let text = "at least one of these fields must be non-empty: 'custom_id', 'username'";
@@ -59,8 +60,13 @@ pub(crate) fn lower(
             }
         }
         entity.elsewhere.extend(own.elsewhere);
+        let brought = plugins.brought(number, &mut layers, lowered);
+        entity.on_routes = brought.on_routes;
         let mut item = map(mark, [("username", text(&key(consumer))), ("plugins", all)]);
         item.insert("credentials", list(mark, credentials));
+        if let Some(group) = &brought.group {
+            item.insert("group_id", text(group));
+        }
         lowered.add(ResourceKind::Consumers, item, entity);
     }
     let kinds = CREDENTIALS.map(|(kind, _)| kind).into_iter().chain([EntityKind::Acls]);

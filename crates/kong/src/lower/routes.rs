@@ -5,9 +5,10 @@ use std::cmp::Reverse;
 use regex::bytes::Regex;
 use weir_config::{Diagnostic, Lowered, Mark, Matching, Node, ResourceKind};
 
+use super::address::{Address, is_stream};
 use super::plugins::Scoped;
-use super::services::{self, Address};
-use super::{GLOBAL, NO_ROUTE, flag, list, map, number, text};
+use super::services;
+use super::{GLOBAL, NO_ROUTE, expression, flag, list, map, number, text};
 use crate::document::{Document, Entity, EntityKind};
 use crate::rank::Conditions;
 
@@ -21,7 +22,7 @@ pub(crate) fn lower(
 ) {
     let mut routes: Vec<(usize, &Entity)> = document.of(EntityKind::Routes).collect();
     routes.sort_by_key(|(_, route)| Reverse(route.id.to_ascii_lowercase()));
-    for (number, route) in routes {
+    for (number, route) in routes.into_iter().filter(|(_, route)| !is_stream(route)) {
         // Kong's router does not hold the routes of a service that is disabled.
         let service = route.reference("service").and_then(|number| document.entities.get(number));
         if service.is_some_and(|service| service.flag("enabled") == Some(false)) {
@@ -59,26 +60,36 @@ fn route(
         hosts: &hosts,
         has_methods: !route.texts("methods").is_empty(),
         headers: headers.len(),
-        has_snis: false,
+        has_snis: !route.texts("snis").is_empty(),
         paths: &paths.clone(),
         regex_priority: route.whole("regex_priority").and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
     };
-    unsupported(route, found);
-    let has_any = conditions.has_methods || !headers.is_empty() || !hosts.is_empty() || !paths.is_empty();
-    if !has_any && found.len() == before {
-        found.push(Diagnostic::error(
-            mark,
-            route.path.as_str(),
-            crate::document::rule("must set one of 'methods', 'hosts', 'headers', 'paths'"),
-        ));
+    doubts(route, found);
+    let expression = expression::of_route(route, found);
+    let is_with_tls = protocols.iter().any(|protocol| matches!(protocol.as_str(), "https" | "grpcs"));
+    let has_snis = conditions.has_snis && is_with_tls;
+    let has_any = conditions.has_methods || !headers.is_empty() || !hosts.is_empty() || !paths.is_empty() || has_snis;
+    if !has_any && expression.is_none() && found.len() == before {
+        let text = match is_with_tls {
+            true => "must set one of 'methods', 'hosts', 'headers', 'paths', 'snis' when 'protocols' is 'https'",
+            false => "must set one of 'methods', 'hosts', 'headers', 'paths' when 'protocols' is 'http'",
+        };
+        found.push(Diagnostic::error(mark, route.path.as_str(), crate::document::rule(text)));
+    }
+    if let Some(expression) = &expression {
+        paths = expression.paths.clone();
     }
     if paths.is_empty() {
         paths.push(String::new());
     }
-    let ranks = paths.iter().map(|path| conditions.rank(path)).collect();
+    let rank = |path: &String| match &expression {
+        Some(expression) => Conditions::of_expression(expression.priority),
+        None => conditions.rank(path),
+    };
+    let ranks = paths.iter().map(rank).collect();
     // A route without paths takes every path.
     let matched: Vec<String> = paths.iter().map(|path| if path.is_empty() { "/" } else { path }.to_owned()).collect();
-    let own = plugins.of_route(at);
+    let own = plugins.of_route(at, route.reference("service"));
     let mut all = own.node;
     let service = route.reference("service").and_then(|number| document.entities.get(number));
     let mut behaviour = behaviour(route, service, &paths, &protocols);
@@ -94,8 +105,13 @@ fn route(
     if let Some(methods) = route.node.get("methods").filter(|methods| methods.as_seq() != Some(&[])) {
         item.insert("methods", methods.clone());
     }
-    if !headers.is_empty() {
-        item.insert("vars", vars(route, headers, found));
+    let mut all_vars = vars(route, headers, found);
+    if conditions.has_snis {
+        all_vars.push(snis(route, found));
+    }
+    all_vars.extend(expression.map(|expression| expression.condition));
+    if !all_vars.is_empty() {
+        item.insert("vars", list(mark, all_vars));
     }
     if let Some(timeouts) = plugins.timeouts(at, route.reference("service")) {
         item.insert("timeout", timeouts);
@@ -117,19 +133,13 @@ fn route(
     lowered.add(ResourceKind::Routes, item, entity);
 }
 
-/// Refuses by name what is not supported.
-fn unsupported(route: &Entity, found: &mut Vec<Diagnostic>) {
-    if !route.texts("snis").is_empty() {
-        found.push(route.fault("snis", "routes by SNI are not supported yet"));
-    }
+/// Says what has no effect, or stands where it may not.
+fn doubts(route: &Entity, found: &mut Vec<Diagnostic>) {
     for field in ["sources", "destinations"] {
         let given = route.node.get(field).and_then(Node::as_seq);
         if given.is_some_and(|items| !items.is_empty()) {
-            found.push(route.fault(field, "routes of streams are not supported"));
+            found.push(route.fault(field, "only for routes of streams, whose 'protocols' are tcp, tls or udp"));
         }
-    }
-    if route.text("expression").is_some() {
-        found.push(route.fault("expression", "the router flavor expressions is not supported yet"));
     }
     if route.text("path_handling") == Some("v1") {
         found.push(
@@ -146,7 +156,8 @@ fn protocols(route: &Entity, found: &mut Vec<Diagnostic>) -> Vec<String> {
             // A WebSocket begins as a request over HTTP.
             "ws" | "wss" => {}
             "tcp" | "tls" | "udp" | "tls_passthrough" => {
-                found.push(route.fault("protocols", format!("routes over {protocol} are not supported")));
+                let text = "a route is for requests (http, https, grpc, grpcs) or for streams, not for both";
+                found.push(route.fault("protocols", text));
             }
             other => found.push(route.fault("protocols", format!("invalid value: {other}"))),
         }
@@ -199,7 +210,7 @@ fn paths(route: &Entity, found: &mut Vec<Diagnostic>) -> Vec<String> {
 }
 
 /// Conditions on headers: a value equal to one of those given, in any case; after `~*` a regular expression.
-fn vars(route: &Entity, headers: &[(weir_config::Key, Node)], found: &mut Vec<Diagnostic>) -> Node {
+fn vars(route: &Entity, headers: &[(weir_config::Key, Node)], found: &mut Vec<Diagnostic>) -> Vec<Node> {
     let mut vars = Vec::with_capacity(headers.len());
     for (name, values) in headers {
         if name.text.eq_ignore_ascii_case("host") {
@@ -219,11 +230,41 @@ fn vars(route: &Entity, headers: &[(weir_config::Key, Node)], found: &mut Vec<Di
         let variable = format!("http_{}", name.text.to_ascii_lowercase().replace('-', "_"));
         vars.push(list(name.mark, vec![text(&variable), text("~*"), text(&regex)]));
     }
-    list(route.node.mark, vars)
+    vars
+}
+
+/// The condition on the name that a client asks for by TLS, which requests without TLS meet.
+fn snis(route: &Entity, found: &mut Vec<Diagnostic>) -> Node {
+    let mark = route.node.get("snis").map_or(route.node.mark, |snis| snis.mark);
+    let mut names = Vec::new();
+    for sni in route.texts("snis") {
+        let name = sni.strip_suffix('.').unwrap_or(&sni);
+        let (start, end) = match (name.strip_prefix('*'), name.strip_suffix('*')) {
+            (Some(end), _) => ("", end),
+            (None, Some(start)) => (start, ""),
+            (None, None) => (name, ""),
+        };
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let is_wild = start.len() + end.len() < name.len();
+        let is_whole = !is_wild || end.starts_with('.') && end.len() > 1 || start.ends_with('.') && start.len() > 1;
+        if name.is_empty() || !is_whole || !start.bytes().chain(end.bytes()).all(allowed) {
+            let expected = "expected a name such as example.com, *.example.com or example.*";
+            found.push(route.fault("snis", format!("invalid value: {sni}; {expected}")));
+        }
+        let rest = if is_wild { ".*" } else { "" };
+        names.push(match end.is_empty() {
+            true => format!("{}{rest}", escaped(start)),
+            false => format!("{rest}{}", escaped(end)),
+        });
+    }
+    let plain = list(mark, vec![text("scheme"), text("=="), text("http")]);
+    let regex = format!("^(?:{})$", names.join("|"));
+    let named = list(mark, vec![text("ssl_server_name"), text("~*"), text(&regex)]);
+    list(mark, vec![text("OR"), plain, named])
 }
 
 /// A text as a regular expression for it alone.
-fn escaped(value: &str) -> String {
+pub(crate) fn escaped(value: &str) -> String {
     value.chars().flat_map(|c| (!c.is_ascii_alphanumeric()).then_some('\\').into_iter().chain([c])).collect()
 }
 

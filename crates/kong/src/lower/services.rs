@@ -1,69 +1,11 @@
 //! Services, and the upstreams that their hosts name.
 
-use weir_config::{Diagnostic, Kind, Lowered, Mark, Node, ResourceKind};
+use weir_config::{Diagnostic, Kind, Lowered, Node, ResourceKind};
 
+use super::address::{Address, split_port};
 use super::plugins::Scoped;
-use super::{flag, list, map, number, text};
-use crate::document::{Document, Entity, EntityKind, whole};
-
-/// The target of a service's requests.
-#[derive(Debug)]
-pub(crate) struct Address {
-    pub(crate) protocol: String,
-    host: String,
-    pub(crate) port: i64,
-    pub(crate) path: Option<String>,
-}
-
-impl Address {
-    /// The address of a service; its URL takes precedence over the single fields. `None` for one that has none, of
-    /// which `found` tells.
-    pub(crate) fn of(service: &Entity, found: &mut Vec<Diagnostic>) -> Option<Self> {
-        if let Some(url) = service.text("url") {
-            let address = parse_url(url);
-            if address.is_none() {
-                found.push(service.fault("url", "expected a URL such as http://example.com:8080/path"));
-            }
-            return address;
-        }
-        let Some(host) = service.text("host").filter(|host| !host.is_empty()) else {
-            found.push(service.fault("host", "required field missing"));
-            return None;
-        };
-        let protocol = service.text("protocol").unwrap_or("http");
-        let path = service.text("path").map(str::to_owned);
-        if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
-            found.push(service.fault("path", "should start with: /"));
-        }
-        let port = service.whole("port").unwrap_or(80);
-        Some(Self { protocol: protocol.to_owned(), host: host.to_owned(), port, path })
-    }
-}
-
-fn parse_url(url: &str) -> Option<Address> {
-    let (protocol, rest) = url.split_once("://")?;
-    let (authority, path) = match rest.find(['/', '?', '#']) {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let authority = authority.rsplit('@').next().unwrap_or_default();
-    let (host, port) = split_port(authority);
-    let default = if matches!(protocol, "https" | "grpcs" | "wss") { 443 } else { 80 };
-    let port = match port {
-        Some(port) => port.parse::<u16>().ok()?.into(),
-        None => default,
-    };
-    let path = path.split(['?', '#']).next().filter(|path| !path.is_empty()).map(str::to_owned);
-    (!host.is_empty()).then(|| Address { protocol: protocol.to_owned(), host: host.to_owned(), port, path })
-}
-
-/// Host and port of `host:port`; brackets belong to an IPv6 address.
-fn split_port(authority: &str) -> (&str, Option<&str>) {
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
-        _ => (authority, None),
-    }
-}
+use super::{flag, health, list, map, number, text};
+use crate::document::{Document, Entity, EntityKind};
 
 /// Adds the services.
 pub(crate) fn lower(document: &Document, plugins: &Scoped<'_>, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
@@ -76,7 +18,9 @@ pub(crate) fn lower(document: &Document, plugins: &Scoped<'_>, lowered: &mut Low
             item.insert("name", text(name));
         }
         item.insert("plugins", own.node);
-        item.insert("enable_websocket", flag(true));
+        if !address.is_of_streams() {
+            item.insert("enable_websocket", flag(true));
+        }
         let mut entity = service.origin();
         entity.elsewhere = own.elsewhere;
         entity.elsewhere.push(("upstream".to_owned(), service.path.clone()));
@@ -102,27 +46,37 @@ fn upstream_of(document: &Document, service: &Entity, address: &Address, found: 
         "https" | "wss" => "https",
         "grpc" => "grpc",
         "grpcs" => "grpcs",
+        // Of streams; what a client of a `tls_passthrough` route sends goes on as it is.
+        "tcp" | "tls_passthrough" => "tcp",
+        "tls" => "tls",
+        "udp" => "udp",
         other => {
             let field = if service.text("url").is_some() { "url" } else { "protocol" };
             found.push(service.fault(field, format!("services over {other} are not supported")));
             return None;
         }
     };
-    for field in ["ca_certificates"] {
-        if !service.texts(field).is_empty() {
-            found.push(service.fault(field, "authorities of a single service are not supported yet: the setting tls.trusted_certificate holds for all"));
-        }
-    }
-    let named =
-        document.of(EntityKind::Upstreams).find(|(_, upstream)| upstream.name.as_deref() == Some(&address.host));
+    let is_stream = matches!(scheme, "tcp" | "tls" | "udp");
+    let named = document.find(EntityKind::Upstreams, &address.host);
+    let named = named.and_then(|number| Some((number, document.entities.get(number)?)));
+    let named = named.filter(|(_, upstream)| upstream.name.as_deref() == Some(&address.host));
     let mut item = match named {
-        Some((number, upstream)) => balanced(document, number, upstream, found),
+        Some((number, upstream)) => balanced(document, number, upstream, scheme, found),
         None => {
             let node =
                 map(mark, [("host", text(&address.host)), ("port", number(address.port)), ("weight", number(1))]);
             map(mark, [("nodes", list(mark, vec![node])), ("pass_host", text("node"))])
         }
     };
+    if is_stream {
+        // Nothing of HTTP, and Kong's time limits hold for each side of a stream alike.
+        item.remove("pass_host");
+        item.remove("upstream_host");
+    } else {
+        // Kong's defaults of upstream_keepalive_pool_size, _idle_timeout and _max_requests.
+        let pool = [("size", number(512)), ("idle_timeout", number(60)), ("requests", number(10_000))];
+        item.insert("keepalive_pool", map(mark, pool));
+    }
     item.insert("scheme", text(scheme));
     let retries = service.whole("retries").unwrap_or(5);
     item.insert("retries", number(retries));
@@ -134,19 +88,30 @@ fn upstream_of(document: &Document, service: &Entity, address: &Address, found: 
     item.insert("timeout", map(mark, [("connect", connect), ("send", send), ("read", read)]));
     let certificate = service.reference("client_certificate");
     let certificate = certificate.or_else(|| named.and_then(|(_, upstream)| upstream.reference("client_certificate")));
-    if let Some(tls) = tls(document, service, certificate) {
+    if let Some(tls) = tls(document, service, certificate, found) {
         item.insert("tls", tls);
     }
     Some(item)
 }
 
-fn tls(document: &Document, service: &Entity, certificate: Option<usize>) -> Option<Node> {
+fn tls(document: &Document, service: &Entity, certificate: Option<usize>, found: &mut Vec<Diagnostic>) -> Option<Node> {
     let certificate = certificate.and_then(|number| document.entities.get(number));
     let verify = service.flag("tls_verify").unwrap_or(false);
+    let authorities = authorities(document, service, found);
+    if authorities.is_some() && !verify {
+        found.push(service.doubt("ca_certificates", "no effect without tls_verify: true"));
+    }
+    if service.node.get("tls_verify_depth").is_some() && verify {
+        let text = "no effect: a chain may have as many certificates as the verifier takes";
+        found.push(service.doubt("tls_verify_depth", text));
+    }
     if certificate.is_none() && !verify {
         return None;
     }
     let mut tls = map(service.node.mark, [("verify", flag(verify))]);
+    if let Some(authorities) = authorities.filter(|_| verify) {
+        tls.insert("ca", text(&authorities));
+    }
     if let Some(certificate) = certificate {
         for (field, written) in [("client_cert", "cert"), ("client_key", "key")] {
             tls.insert(field, certificate.node.get(written).cloned()?);
@@ -155,8 +120,27 @@ fn tls(document: &Document, service: &Entity, certificate: Option<usize>) -> Opt
     Some(tls)
 }
 
+/// The certificates that `ca_certificates` of a service names, in PEM.
+fn authorities(document: &Document, service: &Entity, found: &mut Vec<Diagnostic>) -> Option<String> {
+    let mut pem = String::new();
+    for id in service.texts("ca_certificates") {
+        let authority = document.find(EntityKind::CaCertificates, &id).and_then(|at| document.entities.get(at));
+        match authority.and_then(|authority| authority.text("cert")) {
+            Some(cert) => {
+                pem.push_str(cert.trim_end());
+                pem.push('\n');
+            }
+            None => {
+                let text = format!("invalid reference 'ca_certificates: {id}' (no such entry in 'ca_certificates')");
+                found.push(service.fault("ca_certificates", text));
+            }
+        }
+    }
+    (!pem.is_empty()).then_some(pem)
+}
+
 /// An upstream with its targets, without what its service says.
-fn balanced(document: &Document, at: usize, upstream: &Entity, found: &mut Vec<Diagnostic>) -> Node {
+fn balanced(document: &Document, at: usize, upstream: &Entity, scheme: &str, found: &mut Vec<Diagnostic>) -> Node {
     let mark = upstream.node.mark;
     let targets = document.children(EntityKind::Targets, "upstream", at);
     let nodes = targets.filter_map(|target| {
@@ -181,8 +165,13 @@ fn balanced(document: &Document, at: usize, upstream: &Entity, found: &mut Vec<D
         }
         None => item.insert("pass_host", text("node")),
     }
+    if upstream.flag("use_srv_name") == Some(true) {
+        found.push(upstream.doubt("use_srv_name", "no effect: targets get the Host that they are written with"));
+    }
     balancing(upstream, &mut item, found);
-    checks(upstream, &mut item, found);
+    if scheme != "udp" {
+        health::checks(upstream, &mut item, found);
+    }
     item
 }
 
@@ -224,80 +213,4 @@ fn balancing(upstream: &Entity, item: &mut Node, found: &mut Vec<Diagnostic>) {
         let text = "not supported: requests without a value to hash are spread by the client's address";
         found.push(upstream.doubt("hash_fallback", text));
     }
-}
-
-/// Health checks, which are on where Kong's are.
-fn checks(upstream: &Entity, item: &mut Node, found: &mut Vec<Diagnostic>) {
-    let Some(checks) = upstream.node.get("healthchecks") else { return };
-    let at = |path: &[&str]| path.iter().try_fold(checks, |node, name| node.get(name)).filter(|node| !node.is_null());
-    let count = |path: &[&str]| at(path).and_then(whole).unwrap_or(0);
-    if at(&["threshold"]).is_some_and(|node| !matches!(node.kind, Kind::Int(0)) && node.to_json().as_f64() != Some(0.0))
-    {
-        found.push(upstream.fault("healthchecks.threshold", "a threshold other than 0 is not supported yet"));
-    }
-    let intervals = ["healthy", "unhealthy"].map(|side| count(&["active", side, "interval"]));
-    let is_active = intervals.iter().any(|interval| *interval > 0);
-    let counters = ["tcp_failures", "timeouts", "http_failures"];
-    let is_passive = counters.iter().any(|counter| count(&["passive", "unhealthy", counter]) > 0);
-    if !is_active {
-        if is_passive {
-            found.push(upstream.fault(
-                "healthchecks.passive",
-                "passive health checks without active ones are not supported: nothing would bring a target back",
-            ));
-        }
-        return;
-    }
-    let mark = checks.mark;
-    let mut active = map(mark, []);
-    for (field, written) in [
-        ("type", "type"),
-        ("timeout", "timeout"),
-        ("concurrency", "concurrency"),
-        ("http_path", "http_path"),
-        ("https_verify_certificate", "https_verify_certificate"),
-    ] {
-        if let Some(value) = at(&["active", written]) {
-            active.insert(field, value.clone());
-        }
-    }
-    if !matches!(at(&["active", "type"]).and_then(Node::as_str), None | Some("http" | "https" | "tcp")) {
-        found.push(upstream.fault("healthchecks.active.type", "expected one of: http, https, tcp"));
-    }
-    for (side, interval) in [("healthy", intervals[0]), ("unhealthy", intervals[1])] {
-        let interval = if interval > 0 { interval } else { intervals.into_iter().max().unwrap_or(1) };
-        active.insert(side, side_of(mark, side, Some(interval), &|name| at(&["active", side, name])));
-    }
-    let mut made = map(mark, [("active", active)]);
-    if is_passive {
-        let mut passive = map(mark, []);
-        if let Some(kind) = at(&["passive", "type"]) {
-            passive.insert("type", kind.clone());
-        }
-        for side in ["healthy", "unhealthy"] {
-            passive.insert(side, side_of(mark, side, None, &|name| at(&["passive", side, name])));
-        }
-        made.insert("passive", passive);
-    }
-    item.insert("checks", made);
-}
-
-/// The counters of one side of checks. Those that Kong leaves out are off there: 0.
-fn side_of<'n>(mark: Mark, side: &str, interval: Option<i64>, at: &dyn Fn(&'static str) -> Option<&'n Node>) -> Node {
-    let mut made = map(mark, []);
-    if let Some(interval) = interval {
-        made.insert("interval", number(interval));
-    }
-    if let Some(statuses) = at("http_statuses") {
-        made.insert("http_statuses", statuses.clone());
-    }
-    let counters: &[&str] =
-        if side == "healthy" { &["successes"] } else { &["tcp_failures", "timeouts", "http_failures"] };
-    for counter in counters {
-        let value = at(counter).and_then(whole).unwrap_or(0);
-        // A target that nothing brings back is not what an interval is written for.
-        let least = i64::from(*counter == "successes");
-        made.insert(counter, number(value.max(least)));
-    }
-    made
 }

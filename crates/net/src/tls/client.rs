@@ -26,6 +26,8 @@ pub struct Setup {
 pub struct SetupKey {
     /// True when the peer's certificate is verified.
     pub verify: bool,
+    /// Certificates of the authorities that verify, in PEM; `None`: those of the settings.
+    pub authorities: Option<String>,
     /// Certificate and key to present, in PEM.
     pub certificate: Option<(String, String)>,
     /// Protocols that are offered.
@@ -172,6 +174,18 @@ pub fn trusted(path: &str) -> Result<RootCertStore, String> {
     }
     for cert in certificates {
         roots.add(cert).map_err(|error| format!("{path}: {}", words::of(&error)))?;
+    }
+    Ok(roots)
+}
+
+/// Certificate authorities from PEM.
+///
+/// # Errors
+/// There are none, or one cannot be read.
+pub fn authorities(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for cert in pem::certificates(pem)? {
+        roots.add(cert).map_err(|error| words::of(&error))?;
     }
     Ok(roots)
 }

@@ -2,20 +2,20 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_config::settings::{KongHeader, KongUpstreamHeader};
 use weir_plugin::{
-    CompileCx, Compiled, Define, Failure, Flow, HookCx, Origin, Phases, Plugin, RequestCx, ResponseCx, View,
+    BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Origin, Phases, Plugin, RequestCx, ResponseCx, View,
 };
 use weir_wire::head::Version;
 use weir_wire::name::FieldName;
 
-use super::PRODUCT;
 use super::body::{self, Form};
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct Answers;
 
-/// Nothing to configure yet.
+/// Nothing to configure: the fields are settings of the gateway.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {}
@@ -31,26 +31,16 @@ impl Define for Answers {
     type ConsumerConf = ();
 
     fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
-        let name = FieldName::constant;
-        Some(Compiled::ready(Words {
-            via: name("Via"),
-            server: name("Server"),
-            request_id: name("X-Kong-Request-Id"),
-            forwarded_host: name("X-Forwarded-Host"),
-            forwarded_path: name("X-Forwarded-Path"),
-            forwarded_prefix: name("X-Forwarded-Prefix"),
-            content_type: name("Content-Type"),
-            upstream_latency: name("X-Kong-Upstream-Latency"),
-            proxy_latency: name("X-Kong-Proxy-Latency"),
-            response_latency: name("X-Kong-Response-Latency"),
-            foreign: [name("X-APISIX-Upstream-Status"), name("X-Weir-Error")],
-        }))
+        Some(Compiled::build(|build: &BuildCx<'_>| Ok(Words::new(build))))
     }
 }
 
 /// An instance.
 #[derive(Debug)]
 struct Words {
+    /// Name and version.
+    product: Vec<u8>,
+    told: Told,
     via: FieldName,
     server: FieldName,
     request_id: FieldName,
@@ -61,8 +51,55 @@ struct Words {
     upstream_latency: FieldName,
     proxy_latency: FieldName,
     response_latency: FieldName,
+    upstream_status: FieldName,
     /// Fields of the gateway's own that Kong has not.
     foreign: [FieldName; 2],
+}
+
+/// The fields that the settings name.
+#[derive(Debug)]
+struct Told {
+    via: bool,
+    server: bool,
+    request_id: bool,
+    upstream_latency: bool,
+    proxy_latency: bool,
+    response_latency: bool,
+    upstream_status: bool,
+    /// Upstreams are told the id of a request.
+    id_upstream: bool,
+}
+
+impl Words {
+    fn new(build: &BuildCx<'_>) -> Self {
+        let name = FieldName::constant;
+        let has = |header| build.kong.has(header);
+        Self {
+            product: format!("kong/{}", build.kong.version).into_bytes(),
+            told: Told {
+                via: has(KongHeader::Via),
+                server: has(KongHeader::Server),
+                request_id: has(KongHeader::RequestId),
+                upstream_latency: has(KongHeader::UpstreamLatency),
+                proxy_latency: has(KongHeader::ProxyLatency),
+                response_latency: has(KongHeader::ResponseLatency),
+                upstream_status: has(KongHeader::UpstreamStatus),
+                id_upstream: build.kong.headers_upstream.contains(&KongUpstreamHeader::RequestId),
+            },
+            via: name("Via"),
+            server: name("Server"),
+            request_id: name("X-Kong-Request-Id"),
+            forwarded_host: name("X-Forwarded-Host"),
+            forwarded_path: name("X-Forwarded-Path"),
+            forwarded_prefix: name("X-Forwarded-Prefix"),
+            content_type: name("Content-Type"),
+            upstream_latency: name("X-Kong-Upstream-Latency"),
+            proxy_latency: name("X-Kong-Proxy-Latency"),
+            response_latency: name("X-Kong-Response-Latency"),
+            upstream_status: name("X-Kong-Upstream-Status"),
+            foreign: [name("X-APISIX-Upstream-Status"), name("X-Weir-Error")],
+        }
+    }
 }
 
 impl Plugin for Words {
@@ -78,12 +115,16 @@ impl Plugin for Words {
             Version::Http11 => b"1.1 ",
             _ => b"2 ",
         });
-        text.extend_from_slice(PRODUCT.as_bytes());
+        text.extend_from_slice(&self.product);
         cx.request_mut().set_field(&self.via, &text);
         text.clear();
-        text.extend_from_slice(body::request_id(cx.source()));
-        cx.request_mut().set_field(&self.request_id, &text);
-        text.clear();
+        if self.told.id_upstream {
+            text.extend_from_slice(body::request_id(cx.source()));
+            cx.request_mut().set_field(&self.request_id, &text);
+            text.clear();
+        } else {
+            cx.request_mut().remove_field(&self.request_id);
+        }
         text.extend_from_slice(cx.request().host());
         // That of a trusted proxy stays.
         if cx.request().field(&self.forwarded_host).is_none() && !text.is_empty() {
@@ -115,17 +156,27 @@ impl Plugin for Words {
         };
         if is_proxied {
             let (proxy, upstream) = latencies(cx.view());
-            self.set_number(cx, &self.upstream_latency, upstream, &mut text);
-            self.set_number(cx, &self.proxy_latency, proxy, &mut text);
-            text.clear();
-            if let Some(before) = cx.response().field_str("via") {
-                text.extend_from_slice(before);
-                text.extend_from_slice(b", ");
+            if self.told.upstream_latency {
+                self.set_number(cx, &self.upstream_latency, upstream, &mut text);
             }
-            text.extend_from_slice(b"1.1 ");
-            text.extend_from_slice(PRODUCT.as_bytes());
-            cx.set_field(&self.via, &text);
-        } else {
+            if self.told.proxy_latency {
+                self.set_number(cx, &self.proxy_latency, proxy, &mut text);
+            }
+            if self.told.upstream_status {
+                let status = cx.response().status().into();
+                self.set_number(cx, &self.upstream_status, status, &mut text);
+            }
+            if self.told.via {
+                text.clear();
+                if let Some(before) = cx.response().field_str("via") {
+                    text.extend_from_slice(before);
+                    text.extend_from_slice(b", ");
+                }
+                text.extend_from_slice(b"1.1 ");
+                text.extend_from_slice(&self.product);
+                cx.set_field(&self.via, &text);
+            }
+        } else if self.told.response_latency {
             let total = cx.view().duration() / 1000;
             self.set_number(cx, &self.response_latency, total, &mut text);
         }
@@ -133,12 +184,18 @@ impl Plugin for Words {
         // Set anew, because a setting puts the gateway's own name in the place of the upstream's.
         match cx.response().field_str("server").filter(|_| cx.response().origin == Origin::Upstream) {
             Some(server) => text.extend_from_slice(server),
-            None => text.extend_from_slice(PRODUCT.as_bytes()),
+            None if self.told.server => text.extend_from_slice(&self.product),
+            None => {}
         }
-        cx.set_field(&self.server, &text);
-        text.clear();
-        text.extend_from_slice(body::request_id(cx.source()));
-        cx.set_field(&self.request_id, &text);
+        match text.is_empty() {
+            true => drop(cx.remove_field(&self.server)),
+            false => cx.set_field(&self.server, &text),
+        }
+        if self.told.request_id {
+            text.clear();
+            text.extend_from_slice(body::request_id(cx.source()));
+            cx.set_field(&self.request_id, &text);
+        }
         cx.put_scratch(text);
         Flow::Continue
     }

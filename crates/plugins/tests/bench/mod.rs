@@ -109,6 +109,7 @@ impl Bench {
             metadata: None,
             https_port: 443,
             product: "weir/1.2.3",
+            kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &NamedUpstreams,
             apis: &weir_plugin::NoApis,

@@ -218,14 +218,16 @@ impl Certificates {
             }
             _ => None,
         };
-        let key = SetupKey { verify, certificate, alpn };
+        let authorities = tls.ca.clone().filter(|_| verify);
+        let key = SetupKey { verify, authorities, certificate, alpn };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.setups.get(&key).and_then(Weak::upgrade) {
             return Ok((key, found));
         }
-        let trusted = match verify {
-            true => Some(self.trusted(&mut kept).map_err(|reason| fault("verify", reason))?),
-            false => None,
+        let trusted = match (verify, &key.authorities) {
+            (true, Some(pem)) => Some(client::authorities(pem).map(Arc::new).map_err(|reason| fault("ca", reason))?),
+            (true, None) => Some(self.trusted(&mut kept).map_err(|reason| fault("verify", reason))?),
+            (false, _) => None,
         };
         let made = Setup::new(&key, trusted).map_err(|(is_key, reason)| match (&tls.client_cert_id, is_key) {
             (Some(_), _) => fault("client_cert_id", reason),

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_config::{
-    Code, Consumer, Diagnostic, InvalidItems, Model, Node, PluginConf, Plugins, ResourceKey, ResourceKind, Scope,
+    Code, Consumer, Diagnostic, InvalidItems, Model, Node, OnRoutes, PluginConf, Plugins, ResourceKey, ResourceKind,
+    Scope,
 };
 use weir_plugin::host::CredentialChange;
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, Credentials};
 
 use super::making::Compilation;
-use super::plugins::{Builder, Built};
+use super::plugins::{Builder, Built, Layer};
 use super::{Faults, ListedDefinitions};
-use crate::chain::Brought;
+use crate::chain::{Brought, Chain};
 
 /// A consumer that came, changed or went.
 pub(super) struct Change<'m> {
@@ -181,6 +182,7 @@ impl Compilation<'_> {
         let brought = Brought {
             chain: Built::chain(layers()),
             keys: keys.iter().map(|(at, key)| (*at, Built::chain(layers().chain([key])))).collect(),
+            routes: Box::default(),
         };
         let brought = Some(Arc::new(brought)).filter(|brought| !brought.is_nothing());
         if brought.is_some() || self.consumer_chains.get(number).is_some() {
@@ -191,5 +193,66 @@ impl Compilation<'_> {
         if !own.layer.is_empty() || !keys.is_empty() {
             self.put_layer(builder, place, own);
         }
+    }
+
+    /// The plugins that consumers bring along on single routes, in a family that has such ones. After all routes have
+    /// their numbers.
+    pub(super) fn consumers_on_routes(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
+        let model = self.model();
+        for (id, consumer) in model.consumers.iter() {
+            let Some(entity) = consumer.origin.entity.as_ref().filter(|entity| !entity.on_routes.is_empty()) else {
+                continue;
+            };
+            let Some(number) = self.consumers.find(id) else { continue };
+            if let Err(diagnostic) = self.consumer_on_routes(builder, consumer, number, &entity.on_routes) {
+                faults.whole(diagnostic);
+            }
+        }
+    }
+
+    fn consumer_on_routes(
+        &mut self,
+        builder: &Builder<'_, '_>,
+        consumer: &Consumer,
+        number: u32,
+        places: &[OnRoutes],
+    ) -> Result<(), Diagnostic> {
+        let own = self.layers.get(&ResourceKey::shared(ResourceKind::Consumers, consumer.username.shared())).cloned();
+        let group = consumer.group_id.as_ref().map(|id| ResourceKey::shared(ResourceKind::ConsumerGroups, id.shared()));
+        let group = group.map(|place| self.layer(builder, place)).transpose()?;
+        let mut routes = Vec::new();
+        for place in places {
+            let above = place.layer.as_ref().map(|id| ResourceKey::new(ResourceKind::ConsumerGroups, id));
+            let above = above.map(|place| self.layer(builder, place)).transpose()?;
+            let kinds = builder.definitions.iter().zip(0u8..);
+            let without = kinds.filter(|(definition, _)| place.without.iter().any(|name| name == definition.name()));
+            let without: Vec<u8> = without.map(|(_, kind)| kind).collect();
+            let mut layer = Layer::default();
+            for below in [&group, &own].into_iter().flatten() {
+                layer.put_over(&below.layer);
+            }
+            layer.take_out(&without);
+            if let Some(above) = &above {
+                layer.put_over(&above.layer);
+            }
+            let size = layer.size() + (place.routes.len() * size_of::<(u32, Arc<Chain>)>()) as u64;
+            builder.ledger.take(size).map_err(|error| {
+                let path = format!("{}.plugins", consumer.origin.path);
+                let code = Code::TooLarge { what: "on single routes: ".to_owned(), reason: error.to_string() };
+                Diagnostic::error(consumer.origin.mark, path, code)
+            })?;
+            let chain = layer.chain();
+            let numbers = place.routes.iter().filter_map(|id| self.slots.by_id.get(id.as_str()).copied());
+            routes.extend(numbers.map(|number| (number, Arc::clone(&chain))));
+        }
+        routes.sort_unstable_by_key(|(number, _)| *number);
+        let before = self.consumer_chains.get(number);
+        let brought = Brought {
+            chain: before.map_or_else(|| Arc::clone(Chain::nothing()), |brought| Arc::clone(&brought.chain)),
+            keys: before.map(|brought| brought.keys.clone()).unwrap_or_default(),
+            routes: routes.into(),
+        };
+        Arc::make_mut(&mut self.consumer_chains).set(number, Some(Arc::new(brought)));
+        Ok(())
     }
 }

@@ -249,6 +249,7 @@ impl<'m> Compilation<'m> {
             limit_keys: compiler.limit_keys,
             https_port: compiler.https_port,
             product: &compiler.product,
+            kong: &compiler.kong,
             network: &compiler.network,
             apis: &compiler.apis,
             upstreams: &upstreams,
@@ -264,6 +265,7 @@ impl<'m> Compilation<'m> {
             self.tls = Arc::new(compiler.certificates.hosts(model, faults));
         }
         let routes = self.routes(&builder, faults);
+        self.consumers_on_routes(&builder, faults);
         self.streams(&builder, faults);
         let warnings = builder.warnings.take();
         if compiler.hides_credentials {

@@ -30,6 +30,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) limit_keys: usize,
     pub(super) https_port: u16,
     pub(super) product: &'a str,
+    pub(super) kong: &'a weir_config::settings::Kong,
     pub(super) network: &'a Arc<Network>,
     pub(super) apis: &'a [Arc<dyn Api>],
     pub(super) upstreams: &'a SharedUpstreams<'d>,
@@ -68,6 +69,16 @@ impl Layer {
 
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// Bytes of its chain.
+    pub(super) fn size(&self) -> u64 {
+        (self.steps.len() * size_of::<Step>()) as u64
+    }
+
+    /// Takes out plugins, so that those of what lies below run.
+    pub(super) fn take_out(&mut self, kinds: &[u8]) {
+        self.steps.retain(|(kind, _)| !kinds.contains(kind));
     }
 }
 
@@ -181,6 +192,7 @@ impl Builder<'_, '_> {
                 metadata: metadata.map(|metadata| &metadata.conf),
                 https_port: self.https_port,
                 product: self.product,
+                kong: self.kong,
                 network: self.network,
                 upstreams: self.upstreams,
                 apis: &Apis { apis: self.apis, metadata: self.metadata },

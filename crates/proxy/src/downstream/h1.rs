@@ -53,6 +53,11 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         Ok(hosts.admit_without_tls(request.host(), request.path())?)
     }
+
+    /// The name that the client asked for by TLS (SNI).
+    fn server_name(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl ClientStream for Socket {
@@ -366,6 +371,10 @@ impl<S: ClientStream> Downstream for H1<S> {
 
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         self.stream.admit(request, hosts)
+    }
+
+    fn server_name(&self) -> Option<&str> {
+        self.stream.server_name()
     }
 
     /// A client that has begun to send the body anyway need not be asked for it (RFC 9110 section 10.1.1).

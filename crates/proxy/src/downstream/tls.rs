@@ -169,6 +169,10 @@ impl ClientStream for TlsClient {
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         hosts.admit(request.host(), request.path(), self.sni.as_deref(), self.verified).map_err(Reject::from)
     }
+
+    fn server_name(&self) -> Option<&str> {
+        self.sni.as_deref()
+    }
 }
 
 impl AsyncRead for TlsClient {

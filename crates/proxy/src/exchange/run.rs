@@ -98,6 +98,8 @@ impl<D: Downstream> Runner<D> {
     fn admit(&self, x: &mut Exchange, local: &Local) -> Result<(), Reject> {
         let snapshot = &*local.snapshot;
         self.down.admit(&x.request, &snapshot.tls)?;
+        x.server_name.clear();
+        x.server_name.extend_from_slice(self.down.server_name().unwrap_or_default().as_bytes());
         let options = &self.worker.options;
         if x.request.has_other_readings() && !options.ambiguous_paths {
             x.tables = Some(Rc::clone(&local.tables));

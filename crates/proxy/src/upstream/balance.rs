@@ -130,6 +130,9 @@ impl Upstream {
     /// Nodes that are not available are passed over. If all nodes are, those set aside are used; if no node is healthy
     /// either, all are.
     pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
+        if self.lacks_healthy_nodes() {
+            return None;
+        }
         if let Balancer::Sole(node) = self.balancer {
             return (x.upstream.tried.is_empty() || self.nodes.len() == 1).then_some(node);
         }
@@ -154,6 +157,18 @@ impl Upstream {
             }
         }
         None
+    }
+
+    /// True if the weight of the healthy nodes does not exceed `threshold` of the health checks, so that none is used.
+    fn lacks_healthy_nodes(&self) -> bool {
+        let Some(threshold) = self.checked.as_ref().and_then(|checked| checked.checks.threshold) else { return false };
+        let (mut healthy, mut all) = (0, 0);
+        for node in &self.nodes {
+            let weight = u64::from(node.weight);
+            all += weight;
+            healthy += if node.is_healthy() { weight } else { 0 };
+        }
+        healthy * 100 <= all * u64::from(threshold)
     }
 
     /// The node that a request goes to while it is available, where that does not depend on other requests or on the

@@ -8,7 +8,7 @@ use crate::commands::store;
 use crate::failure::{Failure, print, print_error, print_findings};
 use crate::process::preconditions::Preconditions;
 use crate::source::changes::counted;
-use crate::source::rules::Rules;
+use crate::source::rules::{Rules, is_of_kong};
 use crate::source::settings;
 use crate::stored::etcd;
 
@@ -70,7 +70,8 @@ fn check_file(file: &RulesArgs, settings: &Settings, refused: Option<Failure>) -
 /// settings are refused, and the failure of the command in that case.
 fn settings(args: &RunArgs) -> Result<(Settings, Option<Failure>), Failure> {
     let name = args.settings.settings.as_ref().map_or("settings".to_owned(), |path| path.display().to_string());
-    let (mut settings, found, mut failures) = match settings::load(&args.settings, args.assignments()) {
+    let (mut settings, found, mut failures) = match settings::load(&args.settings, args.assignments(), is_of_kong(args))
+    {
         Ok(loaded) => (loaded.settings, loaded.warnings, Vec::new()),
         Err(failure) => (Settings::default(), Vec::new(), vec![failure]),
     };

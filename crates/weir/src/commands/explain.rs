@@ -16,7 +16,7 @@ use crate::source::settings;
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let request = request(&args.request, args.headers.clone(), args.remote)
         .map_err(|reason| Failure::Usage(format!("--request '{}': {reason}", args.request)))?;
-    let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, Vec::new())?;
+    let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, Vec::new(), false)?;
     print_findings(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
     let loaded = rules.load(&rules.read()?);

@@ -8,7 +8,8 @@ use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::node::Mark;
 use weir_config::settings::{
-    AccessLog, AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath, StreamAccessLog,
+    AccessLog, AccessLogEscape, AccessLogFormat, AccessLogPath, AutoEndpoint, ConfigProvider, Endpoint, ErrorLogPath,
+    StreamAccessLog,
 };
 use weir_config::{Diagnostic, Settings};
 use weir_plugins::PlanCounts;
@@ -29,11 +30,11 @@ use crate::process::inherited::Inherited;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::upgrade::Program;
 use crate::process::{log_file, plan_counts, reports, systemd, tyk, usage};
-use crate::servers::admin::AdminSetup;
+use crate::servers::admin::{AdminSetup, KONG_ADMIN};
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
 use crate::source::live_text::{FileText, LiveText};
-use crate::source::rules::{CompiledRules, Rules};
+use crate::source::rules::{CompiledRules, Rules, is_of_kong};
 use crate::source::settings;
 use crate::source::watch::Watch;
 use crate::stored::data_dir::DataDir;
@@ -67,8 +68,13 @@ fn run_with(
         let message = "`run` needs a file that it can read again, not standard input";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let loaded = settings::load(&args.settings, args.assignments())?;
+    let loaded = settings::load(&args.settings, args.assignments(), is_of_kong(args))?;
     let settings::Loaded { mut settings, warnings: doubts, ending } = loaded;
+    let of_kong = is_of_kong(args);
+    if of_kong && etcd::is_standalone(&settings, file.is_some()) {
+        let admin = settings.listen.admin.unless_given(Endpoint::On(KONG_ADMIN));
+        settings.listen.admin = AutoEndpoint::Given(admin);
+    }
     let without_effect = etcd::settle(&mut settings, file.is_some())?;
     if let Some(file) = &file {
         tyk::listen(&file.file, &mut settings).map_err(Failure::Usage)?;
@@ -80,11 +86,8 @@ fn run_with(
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
-    if args.family == Some(FamilyArg::Kong)
-        && (settings.deployment.config_provider == ConfigProvider::Etcd
-            || etcd::is_standalone(&settings, file.is_some()))
-    {
-        let message = "--family kong needs the embedded store: deployment.config_provider is not for it";
+    if args.family == Some(FamilyArg::Kong) && settings.deployment.config_provider == ConfigProvider::Etcd {
+        let message = "--family kong needs the embedded store: deployment.config_provider etcd is not for it";
         return Err(Failure::Usage(message.to_owned()));
     }
     let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
@@ -92,7 +95,7 @@ fn run_with(
         None if settings.deployment.config_provider == ConfigProvider::Etcd => {
             First::of_etcd(&settings, predecessor.is_some())?
         }
-        None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
+        None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings, args.family)?,
         None => First::of_store(&settings, args.family, predecessor.is_some())?,
     };
 
@@ -140,6 +143,16 @@ fn run_with(
     let files = Files { rules: rules_ending, settings: ending };
     let admin = match rules.is_of_entities() {
         true => AdminSetup::of_kong(&settings, servers.admin)?,
+        // A file of Kong's family has no entities that an API could show.
+        false if of_kong => {
+            if settings.listen.admin.unless_given(Endpoint::Off) != Endpoint::Off {
+                tracing::warn!(
+                    "listen.admin has no effect: Kong's Admin API is not there beside a file; `weir run --family kong` \
+                     has it"
+                );
+            }
+            None
+        }
         false => AdminSetup::new(&settings, folder, servers.admin)?,
     };
     let access_logs = AccessLogs {
@@ -279,8 +292,11 @@ impl First {
     }
 
     /// Starts without resources, until the Admin API receives some.
-    fn of_nothing(settings: &Settings) -> Result<Self, Failure> {
-        let rules = Rules::of_store(settings);
+    fn of_nothing(settings: &Settings, family: Option<FamilyArg>) -> Result<Self, Failure> {
+        let rules = match family {
+            Some(FamilyArg::Kong) => Rules::of_entities(settings),
+            _ => Rules::of_store(settings),
+        };
         let (state, CompiledRules { snapshot, findings, .. }) =
             State::first(&rules, Listing::default()).map_err(Failure::Refused)?;
         let source = Source::Memory { store: Arc::new(Memory::default()), state: Box::new(state) };

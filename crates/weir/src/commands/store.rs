@@ -104,7 +104,7 @@ impl OpenedStore {
 
     fn with(args: &StoreArgs, open: impl FnOnce(&Path) -> Result<Folder, OpenError>) -> Result<Self, Failure> {
         let flags = args.data.assignments().into_iter().collect();
-        let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, flags)?;
+        let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, flags, false)?;
         print_findings(&warnings);
         let folder = open(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(data_dir::seal(&folder, &settings)?);
@@ -181,6 +181,7 @@ impl OpenedStore {
             file: file.to_owned(),
             invalid_items: InvalidItemsArg::Refuse,
             strict: false,
+            resolve: Vec::new(),
             unsupported_plugins: UnsupportedPluginsArg::Refuse,
         };
         let rules = Rules::new(&args, &self.settings)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
+use weir_config::settings::Kong;
 use weir_proxy::DataPlane;
 use weir_store::Embedded;
 
@@ -16,13 +17,14 @@ pub(crate) struct KongNode {
     id: String,
     store: Option<Arc<Embedded>>,
     data_plane: Arc<RwLock<DataPlane>>,
+    kong: Kong,
 }
 
 impl KongNode {
     /// A gateway that starts now.
-    pub(crate) fn new(store: Option<Arc<Embedded>>, data_plane: Arc<RwLock<DataPlane>>) -> Self {
+    pub(crate) fn new(store: Option<Arc<Embedded>>, data_plane: Arc<RwLock<DataPlane>>, kong: Kong) -> Self {
         let id = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-        Self { id: id.trim().to_owned(), store, data_plane }
+        Self { id: id.trim().to_owned(), store, data_plane, kong }
     }
 }
 
@@ -35,13 +37,17 @@ impl weir_kong_admin::Gateway for KongNode {
         self.id.clone()
     }
 
+    fn kong(&self) -> &Kong {
+        &self.kong
+    }
+
     fn database(&self) -> &'static str {
-        // What clients know as a store that can be written to.
-        "postgres"
+        // What clients know as a store that can be written to; in memory alone entities come as a whole.
+        if self.store.is_some() { "postgres" } else { "off" }
     }
 
     fn is_store_reachable(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.health().fault.is_none())
+        self.store.as_ref().is_none_or(|store| store.health().fault.is_none())
     }
 
     fn status(&self) -> Value {

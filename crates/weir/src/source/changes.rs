@@ -32,7 +32,7 @@ impl Digest {
         let kinds = listed.map(|kind| {
             let mut digests = HashMap::new();
             model.each_as_json(kind, &mut |id, json| {
-                if model.family.internal.contains(&id) {
+                if model.family.is_internal(id) {
                     return;
                 }
                 digests.insert(hash(id.as_bytes()), hash(json));

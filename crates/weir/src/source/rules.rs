@@ -13,12 +13,12 @@ use weir_config::{
     Apisix, Diagnostic, FrontEnd, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, ResourceKey,
     ResourceKind, Revealed, RouterMode, Settings, Severity, file, load, metered,
 };
-use weir_kong::{Kong, KongWithoutUnsupported, Stored};
+use weir_kong::{Kong, KongWithoutUnsupported, Manifests, Stored, is_manifests};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 use weir_tyk::{Gathered, Place, Tyk};
 
-use crate::cli::{InvalidItemsArg, RulesArgs, UnsupportedPluginsArg};
+use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs, UnsupportedPluginsArg};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::reload_requests::ReloadRequests;
@@ -48,6 +48,8 @@ pub(crate) struct Rules {
     compiled_size: u64,
     /// Secret managers, with a cache of their answers.
     pub(crate) secrets: Arc<SecretManagers>,
+    /// Addresses of services that manifests name.
+    resolve: Vec<(String, String)>,
     /// APIs that routes may expose.
     pub(crate) apis: Apis,
     /// Compiles each version of the rules.
@@ -68,6 +70,26 @@ enum Source {
     Store,
     /// A document of Kong's family, assembled from the entities in a store.
     Entities,
+}
+
+/// True for a command about Kong's family: by its flag, or by the content of its file. A file that cannot be read, or that
+/// is no document, is none of them; reading it as rules tells of that.
+pub(crate) fn is_of_kong(args: &RunArgs) -> bool {
+    const VERSION: &str = "_format_version";
+    let Some(file) = args.file.as_deref().filter(|file| *file != Path::new("-")) else {
+        return args.family == Some(FamilyArg::Kong);
+    };
+    if file.is_dir() {
+        return holds_manifests(file);
+    }
+    let Ok(bytes) = file::read_beginning(file, MAX_TEXT_BYTES) else { return false };
+    let Ok(text) = std::str::from_utf8(&bytes) else { return false };
+    // Reading a large file twice costs as much as serving it: what says it at once is looked for before.
+    let has_version = |line: &str| line.trim_start_matches(['{', ' ', '"', '\'']).starts_with(VERSION);
+    text.lines().take(64).any(has_version)
+        || is_manifests(text)
+        || text.trim_end().lines().next_back() != Some("#END")
+            && Node::parse(text).is_ok_and(|parsed| Kong.recognises(&parsed.root))
 }
 
 /// One version of the rules, ready to serve.
@@ -107,6 +129,7 @@ impl Rules {
             name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
             invalid_items: args.invalid_items(),
             strict: args.strict,
+            resolve: args.resolve.clone(),
             front_ends: match args.unsupported_plugins {
                 UnsupportedPluginsArg::Refuse => FRONT_ENDS,
                 UnsupportedPluginsArg::SkipWithWarning => SKIPPING,
@@ -120,7 +143,7 @@ impl Rules {
                 .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions())
                 .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions()),
             apis,
-            tyk: if stdin { None } else { Place::of(&args.file) },
+            tyk: if stdin || holds_manifests(&args.file) { None } else { Place::of(&args.file) },
             gathered: Mutex::default(),
             reloads: Arc::default(),
         })
@@ -135,6 +158,7 @@ impl Rules {
             name: "the store".to_owned(),
             invalid_items: InvalidItems::Skip,
             strict: false,
+            resolve: Vec::new(),
             front_ends: FRONT_ENDS,
             router: settings.router,
             plugins: settings.plugins.to_vec(),
@@ -189,6 +213,7 @@ impl Rules {
         let mut text = Vec::new();
         match &self.source {
             Source::Stdin => io::stdin().lock().take(limit as u64).read_to_end(&mut text).map(drop),
+            Source::File(path) if path.is_dir() => manifests(path, limit).map(|read| text = read),
             Source::File(path) => file::read_beginning(path, limit).map(|read| text = read),
             Source::Store | Source::Entities => Err(io::Error::other("it is no file")),
         }
@@ -207,7 +232,14 @@ impl Rules {
     /// Checks a text. The result does not borrow the text, so that the caller need not keep both.
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
-        let (mut loaded, answers) = self.with_options(|options| load(&self.name, text, options));
+        let manifests = std::str::from_utf8(text).ok().filter(|text| is_manifests(text));
+        let (mut loaded, answers) = self.with_options(|options| match manifests {
+            Some(text) => {
+                let (front_end, root) = Manifests::of(text, &self.resolve);
+                lower_node(&self.name, root, &front_end, options)
+            }
+            None => load(&self.name, text, options),
+        });
         loaded.diagnostics = loaded.diagnostics.into_iter().map(|found| self.located(found)).collect();
         CheckedText { loaded, answers }
     }
@@ -378,6 +410,37 @@ impl Rules {
             None => found,
         }
     }
+}
+
+/// True for a folder of manifests; other folders are of Tyk's family.
+fn holds_manifests(path: &Path) -> bool {
+    path.is_dir() && manifests(path, MAX_TEXT_BYTES).is_ok()
+}
+
+/// The manifests in a folder as one text of many documents, in the order of the files' names.
+fn manifests(folder: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    let is_manifest = |path: &PathBuf| path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+    files.retain(is_manifest);
+    files.sort_unstable();
+    let mut text = Vec::new();
+    for path in files {
+        let left = most.saturating_sub(text.len());
+        let read = file::read_beginning(&path, left)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        text.extend_from_slice(b"---\n");
+        text.extend_from_slice(&read);
+        if !text.ends_with(b"\n") {
+            text.push(b'\n');
+        }
+    }
+    if !std::str::from_utf8(&text).is_ok_and(is_manifests) {
+        return Err(io::Error::other(
+            "a folder holds manifests of Kubernetes: expected apiVersion and kind in its files",
+        ));
+    }
+    Ok(text)
 }
 
 /// The plugins enabled by the settings.

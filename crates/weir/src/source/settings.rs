@@ -1,11 +1,13 @@
 //! The gateway's own settings, from all their sources.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::settings::{SettingsSource, leaves};
 use weir_config::{Code, Diagnostic, Mark, Node, Settings, file};
+use weir_kong::conf;
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
@@ -25,8 +27,9 @@ pub(crate) struct Loaded {
 }
 
 /// Reads the settings. The file takes precedence over defaults, the environment over the file, and flags over the
-/// environment.
-pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<Loaded, Failure> {
+/// environment. In Kong's family, which `is_kong` or a `kong.conf` says, its ports and the variables `KONG_…` come below
+/// all of these.
+pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>, is_kong: bool) -> Result<Loaded, Failure> {
     let text = match &args.settings {
         Some(path) => {
             let name = path.display().to_string();
@@ -37,15 +40,32 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     };
     let variables = variables(std::env::vars_os());
     let flags: Vec<_> = args.assignments.iter().cloned().chain(flags).collect();
+    let (text, conf) = match text {
+        Some((name, text)) if is_kong_conf(&name) => (None, Some((name, text))),
+        text => (text, None),
+    };
+    let (mut below, mut of_kong) = (Vec::new(), Vec::new());
+    if is_kong || conf.is_some() {
+        let read = conf::read(conf.as_ref().map(|(name, text)| (name.as_str(), text.as_str())), &variables);
+        below = conf::defaults();
+        below.extend(read.settings);
+        of_kong = read.found;
+        if of_kong.iter().any(Diagnostic::is_error) {
+            return Err(Failure::Refused(of_kong));
+        }
+    }
     let loaded = Settings::load(SettingsSource {
         file: text.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
         variables: &variables,
         flags: &flags,
+        below: &below,
     });
-    let (settings, mut found) = loaded.map_err(|found| {
+    let (settings, mut found) = loaded.map_err(|mut found| {
+        drop(found.splice(0..0, std::mem::take(&mut of_kong)));
         let from_flag = |one: &Diagnostic| one.is_error() && one.file == "command line";
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
     })?;
+    found.extend(of_kong);
     found.extend(missing_plugins(&settings, text.as_ref().map(|(name, text)| (name.as_str(), text.as_str()))));
     let limits = &settings.limits;
     let largest = limits.buffered_body.bytes().max(limits.head_size.bytes()).max(limits.response_head_size.bytes());
@@ -57,6 +77,18 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     }
     let ending = text.map(|(_, text)| Ending::of(text.as_bytes()));
     Ok(Loaded { settings, warnings: found, ending })
+}
+
+/// True for the name of a `kong.conf`, which is no YAML.
+fn is_kong_conf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "conf")
+}
+
+/// The rules file that Kong's own settings name (`declarative_config`).
+pub(crate) fn declarative_config(args: &SettingsArgs) -> Option<PathBuf> {
+    let conf = args.settings.as_ref().filter(|path| is_kong_conf(&path.display().to_string()));
+    let text = conf.and_then(|path| file::read_text(path).ok());
+    conf::declarative_config(text.as_deref(), &variables(std::env::vars_os())).map(PathBuf::from)
 }
 
 /// A warning about plugins in the list `plugins` that the gateway does not have, as in lists made for APISIX. Only a

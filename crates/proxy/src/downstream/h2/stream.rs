@@ -255,6 +255,10 @@ impl Downstream for H2Stream {
         }?)
     }
 
+    fn server_name(&self) -> Option<&str> {
+        self.handle.shared.as_ref()?.tls.as_ref()?.sni.as_deref()
+    }
+
     /// A client that has begun to send the body anyway need not be asked for it (RFC 9110 section 10.1.1).
     fn push_continue(&mut self, x: &mut Exchange) {
         x.out.clear();

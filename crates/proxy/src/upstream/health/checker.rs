@@ -253,6 +253,14 @@ impl Tasks {
 
 impl Task {
     async fn run(self) {
+        if self.health.checks.only_passive {
+            // Nothing is checked; changes of the state are reported.
+            let mut told = self.address.state.status();
+            loop {
+                self.tell(&mut told, "");
+                self.address.changed.notified().await;
+            }
+        }
         let checks = &self.health.checks.active;
         let probe = Probe::new(&self.health);
         let thresholds = Thresholds {
