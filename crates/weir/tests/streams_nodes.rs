@@ -169,7 +169,7 @@ fn streams_of_a_node_that_does_not_read_take_little_memory() {
         .collect();
     assert!(sent > STREAMS << 20, "only {sent} bytes were taken");
     let grown = gateway.process.resident().saturating_sub(before);
-    assert!(grown < (STREAMS as u64 * 64 << 10) + (4 << 20), "{grown} bytes for {sent}");
+    assert!(grown < STREAMS as u64 * (64 << 10) + (4 << 20), "{grown} bytes for {sent}");
     assert_eq!(gateway.metric("weir_stream_connections", &[]), STREAMS as f64);
     drop(clients);
 }
