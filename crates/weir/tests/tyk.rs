@@ -29,6 +29,7 @@ impl Site {
     }
 
     /// Writes a file, in which `ORIGIN` is the address of the origin.
+    #[expect(clippy::needless_pass_by_value, reason = "files and sessions are written where they are passed")]
     fn write(&self, name: &str, text: impl ToString) {
         let path = self.folder.path().join(name);
         fs::write(path, text.to_string().replace("ORIGIN", &self.origin.node())).expect("write a file");
@@ -40,6 +41,7 @@ impl Site {
     }
 
     /// Writes a `tyk.conf` with further fields.
+    #[expect(clippy::needless_pass_by_value, reason = "files and sessions are written where they are passed")]
     fn conf(&self, more: Value) -> PathBuf {
         let mut conf = json!({
             "listen_port": 8080, "secret": SECRET, "template_path": "./templates", "app_path": self.apps(),
@@ -129,6 +131,7 @@ fn key(gateway: &Gateway, session: &Value) -> String {
 }
 
 /// A session with a right to one API.
+#[expect(clippy::needless_pass_by_value, reason = "files and sessions are written where they are passed")]
 fn right(api: &str, more: Value) -> Value {
     let mut session = json!({
         "org_id": "o1", "rate": 1000, "per": 1, "quota_max": -1, "expires": 0,

@@ -201,7 +201,7 @@ impl Version {
     fn compile(conf: VersionConf, at: &str) -> Result<Self, Invalid> {
         let case = conf.ignore_endpoint_case;
         let of = |name: &str| format!("{at}.{name}");
-        let edits = |add, remove, field: &str| Edits::compile(add, remove, field);
+        let edits = |add, remove: &[String], field: &str| Edits::compile(add, remove, field);
         Ok(Self {
             mocks: entries(&of("mock_response"), conf.mock_response, case, checks::MockConf::which, Mock::compile)?,
             validations: entries(
@@ -211,7 +211,7 @@ impl Version {
                 checks::ValidationConf::which,
                 Validation::compile,
             )?,
-            requests: edits(conf.global_headers, conf.global_headers_remove, &of("global_headers"))?,
+            requests: edits(conf.global_headers, &conf.global_headers_remove, &of("global_headers"))?,
             request_edits: entries(
                 &of("transform_headers"),
                 conf.transform_headers,
@@ -221,7 +221,7 @@ impl Version {
             )?,
             responses: edits(
                 conf.global_response_headers,
-                conf.global_response_headers_remove,
+                &conf.global_response_headers_remove,
                 &of("global_response_headers"),
             )?,
             response_edits: entries(
@@ -354,7 +354,7 @@ impl Chain {
             cx.choose_upstream(other.upstream);
         }
         let whole = Whole { listen: &self.listen, strip: self.strip, skipped };
-        let rewritten = rewrite.is_some_and(|rewrite| rewrite.apply(cx, &whole, base, session, self.has_context));
+        let rewritten = rewrite.is_some_and(|rewrite| rewrite.apply(cx, &whole, base, session));
         if !rewritten {
             target::write(cx, &whole, base);
         }

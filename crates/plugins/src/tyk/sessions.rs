@@ -18,7 +18,7 @@ use weir_plugin::StateRegistry;
 pub use hash::HashFunction;
 pub use policies::Policies;
 pub(crate) use session::write_quota_name;
-pub use session::{Limits, Password, Right, Session};
+pub use session::{Allowed, Limits, Password, Right, Session};
 
 /// Rules by which keys become names of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -41,7 +41,7 @@ fn keys_are_checked_as_in_tyk() {
         (format!("GET /at/x\nAuthorization: bearer {at}"), (200, String::new())),
         (format!("GET /at/x\nAuthorization: Token {at}"), (403, disallowed.clone())),
         (format!("GET /at/x\nAuthorization: Bearer  {at}"), (403, disallowed.clone())),
-        (format!("GET /other/x\nX-Key: {at}"), (403, disallowed.clone())),
+        (format!("GET /other/x\nX-Key: {at}"), (403, disallowed)),
         (format!("GET /other/x?a=1&key={both}\nX-Key: wrong"), (200, String::new())),
         (format!("GET /other/x\nCookie: ck={both}"), (200, String::new())),
         (format!("GET /at/x/good/1\nAuthorization: {limited}"), (200, String::new())),

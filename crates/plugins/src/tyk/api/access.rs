@@ -168,7 +168,9 @@ impl Access {
         let is_allowed =
             |methods: &[Box<str>]| methods.iter().any(|method| method.as_bytes() == request.method_bytes());
         let mut allowed = right.allowed.iter();
-        if right.allowed.is_empty() || allowed.any(|(path, methods)| is_allowed(methods) && path.is_match(rest)) {
+        if right.allowed.is_empty()
+            || allowed.any(|allowed| is_allowed(&allowed.methods) && allowed.path.is_match(rest))
+        {
             return Ok(());
         }
         Err((403, "Access to this resource has been disallowed"))

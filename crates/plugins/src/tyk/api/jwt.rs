@@ -12,9 +12,9 @@ use weir_plugin::{BuildCx, Invalid, Io, Keep, Remembered, Service, ServiceOption
 use weir_wire::method::Method;
 
 use super::Refusal;
+use crate::auth::jwt_auth;
 use crate::auth::jwt_auth::key::{Algorithm, Verifier};
 use crate::auth::jwt_auth::token::Token;
-use crate::auth::jwt_auth::{self};
 use crate::auth::openid_connect::jose::{Jwt, KeySet, Verdict};
 use crate::tyk::sessions::{Session, Sessions};
 
@@ -64,7 +64,7 @@ enum Keys {
     /// One key of the configuration, in a verifier for each algorithm that it fits, and a secret.
     Own(Box<[Verifier]>, Vec<u8>),
     /// Sets of keys that are fetched.
-    Sets(Sets),
+    Sets(Box<Sets>),
 }
 
 /// Sets of keys at URLs.
@@ -155,7 +155,8 @@ impl Tokens {
         }
         if !sets.is_empty() {
             let asked = Arc::new(Remembered::new(1, 1 << 20));
-            let keys = Keys::Sets(Sets { uris: sets, services: Vec::new(), held: papaya::HashMap::new(), asked });
+            let sets = Sets { uris: sets, services: Vec::new(), held: papaya::HashMap::new(), asked };
+            let keys = Keys::Sets(Box::new(sets));
             return Ok(Self { keys, algorithms, conf, sessions: papaya::HashMap::new() });
         }
         if source.is_empty() {

@@ -138,7 +138,7 @@ fn words(fault: &jsonschema::ValidationError<'_>) -> String {
                 TypeKind::Single(one) => one.to_string(),
                 TypeKind::Multiple(several) => several.iter().map(|one| one.to_string()).collect::<Vec<_>>().join("/"),
             };
-            format!("Invalid type. Expected: {expected}, given: {}", type_of(&fault.instance()))
+            format!("Invalid type. Expected: {expected}, given: {}", type_of(fault.instance()))
         }
         Kind::AdditionalProperties { unexpected } => {
             let name = unexpected.first().map(String::as_str).unwrap_or_default();

@@ -37,10 +37,10 @@ pub(super) struct Edits {
 
 impl Edits {
     pub(super) fn of(conf: Conf, field: &str) -> Result<Self, Invalid> {
-        Self::compile(conf.add_headers, conf.delete_headers, field)
+        Self::compile(conf.add_headers, &conf.delete_headers, field)
     }
 
-    pub(super) fn compile(add: BTreeMap<String, String>, delete: Vec<String>, field: &str) -> Result<Self, Invalid> {
+    pub(super) fn compile(add: BTreeMap<String, String>, delete: &[String], field: &str) -> Result<Self, Invalid> {
         let named = |name: &str| {
             FieldName::new(name.trim()).ok_or_else(|| Invalid::new(field, format!("'{name}' is no name of a header")))
         };

@@ -153,14 +153,13 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Settles the target of a request that has the pattern; false for any other.
+    /// Settles the target of a request that has the pattern; false for any other. Context variables have values in any case.
     pub(super) fn apply(
         &self,
         cx: &mut RequestCx<'_>,
         whole: &Whole<'_>,
         base: &Base,
         session: Option<&Session>,
-        has_context: bool,
     ) -> bool {
         let mut given = Vec::new();
         let rest = target::rest(cx.request(), whole);
@@ -183,7 +182,6 @@ impl Rewrite {
         let (request, source) = (cx.request(), cx.source());
         let mut text = Vec::new();
         to.text.write(&Values { request, source, session, has_context: true, captured: &captured }, &mut text);
-        let _ = has_context;
         let mut made = Vec::new();
         expand(&text, &groups, &mut made);
         made.retain(|byte| !byte.is_ascii_control() && *byte != b' ');

@@ -62,12 +62,21 @@ pub struct Right {
     pub api: Box<str>,
     /// Versions; none: all.
     pub versions: Box<[Box<str>]>,
-    /// Patterns of paths with their methods; none: all.
-    pub allowed: Box<[(Regex, Box<[Box<str>]>)]>,
+    /// What it may call of the API; none: all.
+    pub allowed: Box<[Allowed]>,
     /// Limits of their own, and the name under which they count.
     pub limits: Option<(Limits, Box<str>)>,
     /// Rates of single endpoints: path, method, limits.
     pub endpoints: Box<[(Regex, Box<str>, Limits)]>,
+}
+
+/// Paths that a key may call.
+#[derive(Debug)]
+pub struct Allowed {
+    /// Searched in the path behind the listen path.
+    pub path: Regex,
+    /// Methods.
+    pub methods: Box<[Box<str>]>,
 }
 
 /// The password of a session.
@@ -197,7 +206,8 @@ impl Right {
     fn compile(api: &str, value: &Value, count: &mut usize) -> Result<Self, String> {
         let mut allowed = Vec::new();
         for entry in list(value, "allowed_urls") {
-            allowed.push((pattern(text(entry, "url"), count)?, texts(entry.get("methods"))));
+            let path = pattern(text(entry, "url"), count)?;
+            allowed.push(Allowed { path, methods: texts(entry.get("methods")) });
         }
         let mut endpoints = Vec::new();
         for endpoint in list(value, "endpoints") {
