@@ -19,6 +19,7 @@ mod consumer;
 mod correlation_id;
 mod cors;
 mod counted_by;
+mod datadog;
 mod edits;
 mod file_log;
 mod grpc_gateway;
@@ -29,6 +30,8 @@ mod ip_restriction;
 mod jwt;
 mod key_auth;
 mod log;
+mod loggly;
+mod measures;
 mod media;
 mod no_route;
 mod openid_connect;
@@ -46,6 +49,8 @@ mod response_transformer;
 pub(crate) mod route;
 mod session;
 mod standard_webhooks;
+mod statsd;
+mod tcp_log;
 mod template;
 mod upstream_timeout;
 
@@ -65,6 +70,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &consumer::Consumer,
         &correlation_id::CorrelationId,
         &cors::Cors,
+        &datadog::Datadog,
         &file_log::FileLog,
         &grpc_gateway::GrpcGateway,
         &grpc_web::GrpcWeb,
@@ -73,6 +79,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ip_restriction::IpRestriction,
         &jwt::Jwt,
         &key_auth::KeyAuth,
+        &loggly::Loggly,
         &no_route::NoRoute,
         &openid_connect::OpenidConnect,
         &crate::traffic::plan::OnPlan,
@@ -90,6 +97,9 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &route::Route,
         &session::Session,
         &standard_webhooks::StandardWebhooks,
+        &statsd::Statsd,
+        &tcp_log::TcpLog,
+        &tcp_log::UdpLog,
         &upstream_timeout::UpstreamTimeout,
     ]
 }

@@ -2,10 +2,12 @@
 //! that are left out.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
 
 use serde_json::json;
 
-use crate::harness::{Answer, Gateway, Origin, Redis, Response, Start, weir};
+use crate::harness::{Answer, Gateway, LIMIT, Origin, Redis, Response, Start, weir};
 use crate::openid_connect::{Provider, jwk};
 use crate::tokens::{Signer, now};
 
@@ -372,4 +374,68 @@ fn a_share_of_requests_goes_to_the_other_upstream() {
     let count = first.iter().filter(|text| *text == "other").count();
     assert!((8..=32).contains(&count), "{count} of 40");
     assert_eq!((0..40).map(who).collect::<Vec<_>>(), first, "the same caller goes the same way");
+}
+
+#[test]
+fn entries_and_metrics_reach_their_receivers() {
+    let origin = Origin::hello();
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_read_timeout(Some(LIMIT)).expect("a limit");
+        socket
+    };
+    let [entries, loggly, datadog, statsd] = [0; 4].map(|_| socket());
+    let stream = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let port = |socket: &UdpSocket| socket.local_addr().expect("an address").port();
+    let rest = format!(
+        "  routes: [{{name: r, paths: [/a], plugins: [{{name: key-auth}}]}}]\nconsumers: [{{username: jack, custom_id: j.1, \
+         keyauth_credentials: [{{key: k}}]}}]\nplugins:\n- {{name: tcp-log, config: {{host: 127.0.0.1, port: {}}}}}\n\
+         - {{name: udp-log, config: {{host: 127.0.0.1, port: {}}}}}\n\
+         - {{name: loggly, config: {{host: 127.0.0.1, port: {}, key: abc-1, tags: [a], successful_severity: notice}}}}\n\
+         - {{name: datadog, config: {{host: 127.0.0.1, port: {}}}}}\n\
+         - {{name: statsd, config: {{host: 127.0.0.1, port: {}, allow_status_codes: [200-299]}}}}\n",
+        stream.local_addr().expect("an address").port(),
+        port(&entries),
+        port(&loggly),
+        port(&datadog),
+        port(&statsd)
+    );
+    let gateway = Start::text(&document(&origin, &rest)).start();
+    assert_eq!(send(&gateway, "/a/x?q=1", "apikey: k\r\n").status, 200);
+    let text = |socket: &UdpSocket| {
+        let mut room = [0; 65_535];
+        let length = socket.recv(&mut room).expect("a datagram");
+        String::from_utf8_lossy(&room[..length]).into_owned()
+    };
+    let uri =
+        |entry: &str| serde_json::from_str::<serde_json::Value>(entry).unwrap_or_default()["request"]["uri"].clone();
+    assert_eq!(uri(&text(&entries)), "/a/x?q=1");
+    let message = text(&loggly);
+    assert!(message.starts_with("<13>1 20") && message.contains(" o kong - - [abc-1@41058 tag=\"a\"] {"), "{message}");
+    let (connection, _) = stream.accept().expect("a connection");
+    connection.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).expect("a line");
+    assert_eq!(uri(&line), "/a/x?q=1");
+    let told: Vec<String> = (0..6).map(|_| text(&datadog)).collect();
+    assert!(told.contains(&"kong.request.count:1|c|#name:s,status:200,consumer:jack,app:kong".to_owned()), "{told:?}");
+    assert!(
+        told.iter().any(|one| one.starts_with("kong.upstream_latency:") && one.contains("|ms|#name:s")),
+        "{told:?}"
+    );
+    let told: Vec<String> = (0..12).map(|_| text(&statsd)).collect();
+    for expected in [
+        "kong.service.s.request.count:1|c",
+        "kong.service.s.status.200:1|c",
+        "kong.service.s.user.uniques:j_1|s",
+        "kong.service.s.user.j_1.request.count:1|c",
+        "kong.service.s.user.j_1.status.200:1|c",
+        "kong.service.s.workspace.default.status.200:1|c",
+    ] {
+        assert!(told.iter().any(|one| one == expected), "{expected} in {told:?}");
+    }
+    assert!(
+        told.iter().any(|one| one.starts_with("kong.route.") && one.ends_with(".user.j_1.status.200:1|c")),
+        "{told:?}"
+    );
 }

@@ -89,11 +89,19 @@ impl Plugin for Nothing {}
 
 /// Id of the consumer that calls.
 pub(super) fn id_of_consumer(cx: &impl HookCx) -> Option<&[u8]> {
+    identity(cx).map(|identity| identity.id.as_bytes())
+}
+
+/// Id in another system of the consumer that calls.
+pub(super) fn custom_id_of_consumer(cx: &impl HookCx) -> Option<&[u8]> {
+    identity(cx).and_then(|identity| identity.custom_id.as_deref()).map(str::as_bytes)
+}
+
+fn identity(cx: &impl HookCx) -> Option<&Identity> {
     static POSITION: LazyLock<u8> = LazyLock::new(position);
     let (tables, who) = (cx.view().tables()?, cx.view().caller()?);
     let table = tables.credentials.get(usize::from(*POSITION))?.as_ref()?;
-    let identity = table.downcast_ref::<Identities>()?.0.get(who.consumer as usize)?.as_ref()?;
-    Some(identity.id.as_bytes())
+    table.downcast_ref::<Identities>()?.0.get(who.consumer as usize)?.as_ref()
 }
 
 /// Position of [`Consumer`] in the registry.

@@ -1,14 +1,15 @@
 //! Kong's `file-log`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Invalid, Phases};
+use weir_plugin::{CompileCx, Compiled, Define, Phases};
 use weir_telemetry::reports::{ChannelOptions, Destination, Frame};
 
 use super::log::Logger;
+use super::log::queue::at_once;
+use super::tcp_log::no_lua;
 use crate::observe;
 
 /// The definition.
@@ -40,22 +41,10 @@ impl Define for FileLog {
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        if conf.custom_fields_by_lua.is_some() {
-            cx.say([Invalid::new("custom_fields_by_lua", "Lua is not supported yet")]);
-        }
+        cx.say(no_lua(conf.custom_fields_by_lua.as_ref()));
         Some(Compiled::build(move |build| {
-            let options = ChannelOptions {
-                plugin: Self::NAME,
-                name: conf.path.clone(),
-                destination: Destination::File { path: PathBuf::from(conf.path), mode: 0o600 },
-                frame: Frame::LineEnds,
-                batch_records: 10_000,
-                batch_age: Duration::ZERO,
-                batch_idle: Duration::ZERO,
-                max_pending: None,
-                retries: 0,
-                retry_delay: Duration::ZERO,
-            };
+            let to = Destination::File { path: PathBuf::from(&conf.path), mode: 0o600 };
+            let options = ChannelOptions { name: conf.path, ..at_once(Self::NAME, to, Frame::LineEnds) };
             Ok(Logger(observe::channel(options, build)))
         }))
     }

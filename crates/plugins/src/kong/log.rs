@@ -1,5 +1,7 @@
 //! Entry that Kong's loggers report of an exchange.
 
+pub(super) mod queue;
+
 use std::sync::Arc;
 
 use weir_expr::Value;
@@ -25,7 +27,7 @@ impl Plugin for Logger {
 }
 
 /// Appends the entry of an exchange that is over.
-fn write(x: View<'_>, out: &mut Vec<u8>) {
+pub(super) fn write(x: View<'_>, out: &mut Vec<u8>) {
     let mut entry = Object::begin(out);
     let number =
         |object: &mut Object<'_>, key: &'static str, number: u64| push_value(object.key(key), Value::Number(number));
