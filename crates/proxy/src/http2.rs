@@ -17,6 +17,8 @@ mod receive;
 mod seat;
 mod send;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use abuse::Abuse;
 pub(crate) use body::Incoming;

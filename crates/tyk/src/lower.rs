@@ -143,6 +143,7 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         elsewhere: elsewhere.iter().map(|(lowered, written)| ((*lowered).to_owned(), api.place(written))).collect(),
         fields: vec![("uri", "proxy.listen_path")],
         matching: Some(matching),
+        ..Entity::default()
     };
     lowered.add(ResourceKind::Routes, item, entity);
 }
