@@ -25,7 +25,7 @@ fn standalone_mode_takes_whole_configurations() {
     let server = Server::standalone(options());
     let (head, config) = configs(&server);
     assert!(!head.contains("x-digest"), "{head}");
-    assert_eq!(config.as_object().unwrap().len(), 13);
+    assert_eq!(config.as_object().unwrap().len(), 14);
     assert!(config.as_object().unwrap().values().all(|version| *version == 0), "{config}");
     let routes = r#""routes":[{"id":"r1","uri":"/a","service_id":"s","modifiedIndex":5}]"#;
     let one = format!(r#"{{{routes},"routes_conf_version":10,"services":[{{"id":"s"}}]}}"#);
