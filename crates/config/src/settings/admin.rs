@@ -60,6 +60,7 @@ pub struct AdminKey {
     /// The team of the key, which may change resources with the label `team` of this value alone.
     #[serde(default)]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^\S+$"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
 }
 

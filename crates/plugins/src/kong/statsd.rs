@@ -47,12 +47,15 @@ enum ConsumerIdentifier {
 
 /// Name by which a service is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
 enum ServiceIdentifier {
-    ServiceId,
-    ServiceName,
-    ServiceHost,
-    ServiceNameOrHost,
+    #[serde(rename = "service_id")]
+    Id,
+    #[serde(rename = "service_name")]
+    Name,
+    #[serde(rename = "service_host")]
+    Host,
+    #[serde(rename = "service_name_or_host")]
+    NameOrHost,
 }
 
 /// Kong's configuration.
@@ -112,7 +115,7 @@ impl Default for Conf {
             use_tcp: false,
             hostname_in_prefix: false,
             consumer_identifier_default: ConsumerIdentifier::CustomId,
-            service_identifier_default: ServiceIdentifier::ServiceNameOrHost,
+            service_identifier_default: ServiceIdentifier::NameOrHost,
             _workspace_identifier_default: "workspace_id".into(),
             tag_style: None,
             _retry_count: None,
@@ -206,7 +209,7 @@ impl Define for Statsd {
         if conf.tag_style.is_some() {
             cx.say([Invalid::new("tag_style", "tags are not supported: names hold what they would say")]);
         }
-        if conf.service_identifier_default == ServiceIdentifier::ServiceHost {
+        if conf.service_identifier_default == ServiceIdentifier::Host {
             cx.say([Invalid::new(
                 "service_identifier_default",
                 "expected service_id, service_name or service_name_or_host",
@@ -334,7 +337,7 @@ fn push_service(x: View<'_>, by: ServiceIdentifier, out: &mut Vec<u8>) {
     let found = x.route().and_then(|route| {
         let id = route.service_id.as_ref()?;
         Some(match by {
-            ServiceIdentifier::ServiceId => id,
+            ServiceIdentifier::Id => id,
             _ => route.service_name.as_ref().unwrap_or(id),
         })
     });

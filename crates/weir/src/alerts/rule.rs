@@ -240,7 +240,8 @@ mod tests {
 
     fn alert(fields: Value) -> UsageAlert {
         let mut all = json!({ "name": "a", "url": "http://127.0.0.1/x" });
-        all.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let Value::Object(fields) = fields else { panic!("expected an object, found {fields}") };
+        all.as_object_mut().expect("an object").extend(fields);
         serde_json::from_value(all).expect("an alert")
     }
 

@@ -77,7 +77,7 @@ impl Document {
     }
 
     /// The whole document.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(self) -> Vec<u8> {
         let mut out = (self.0.len() as u32 + 5).to_le_bytes().to_vec();
         out.extend_from_slice(&self.0);
         out.push(0);
