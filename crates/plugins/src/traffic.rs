@@ -9,6 +9,7 @@ pub(crate) mod limit_req;
 pub(crate) mod mqtt_proxy;
 pub(crate) mod plan;
 mod policy;
+pub(crate) mod proxy_cache;
 pub(crate) mod proxy_mirror;
 mod redis;
 mod refusal;

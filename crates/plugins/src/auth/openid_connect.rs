@@ -2,10 +2,10 @@
 
 mod bearer;
 mod claims;
-mod client;
+pub(crate) mod client;
 mod flow;
 mod jose;
-mod provider;
+pub(crate) mod provider;
 mod session;
 
 use std::collections::BTreeMap;
