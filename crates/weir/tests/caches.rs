@@ -145,7 +145,7 @@ fn a_cache_goes_by_its_configuration() {
         let mut both = conf(zone);
         both["cache_strategy"] = json!("memory");
         other["plugins"]["proxy-cache"] = both;
-        config["routes"][1] = other.clone();
+        config["routes"] = json!([config["routes"][0], other]);
         let gateway = Gateway::start(&config);
         let mut client = gateway.client();
         ask(&mut client, "GET", "/", "");

@@ -110,7 +110,8 @@ fn a_server_of_policies_that_lies_or_is_slow() {
     }
     assert_eq!(origin.requests().len(), 0);
     // A certificate of an authority that nobody trusts.
-    let own = Authority::new().certificate(Kind::P256, &["localhost"]);
+    let authority = Authority::new();
+    let own = authority.certificate(Kind::P256, &["localhost"]);
     let nginx = Nginx::start_tls(&format!(
         "ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200 '{{\"result\":{{\"allow\":true}}}}'; }}",
         own.cert_file.display(),
@@ -224,7 +225,9 @@ fn keycloak(elsewhere: Option<String>) -> Origin {
 
 fn guarded(origin: &Origin, server: &str, more: Value) -> Value {
     let mut conf = json!({ "discovery": format!("http://{server}/uma2"), "client_id": "shop", "client_secret": "s &" });
-    conf.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    let fields = conf.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    fields.retain(|_, value| !value.is_null());
     json!({ "routes": [{ "id": "r", "uri": "/*", "upstream": { "nodes": { (origin.node()): 1 } }, "plugins": { "authz-keycloak": conf } }] })
 }
 
@@ -323,7 +326,8 @@ fn a_keycloak_that_lies_or_is_slow() {
         assert_eq!(with_token(&gateway, "GET", "/x", "Bearer good").0, 503, "{node}");
     }
     assert_eq!((origin.requests().len(), thief.requests().len()), (0, 0), "no token goes to another place");
-    let own = Authority::new().certificate(Kind::P256, &["localhost"]);
+    let authority = Authority::new();
+    let own = authority.certificate(Kind::P256, &["localhost"]);
     let nginx = Nginx::start_tls(&format!(
         "ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200 '{{\"result\":true}}'; }}",
         own.cert_file.display(),

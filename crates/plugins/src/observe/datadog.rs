@@ -72,8 +72,8 @@ impl Define for Datadog {
     const PHASES: Phases = Phases::LOG;
     const DOC: &'static str = "\
 Sends metrics of every exchange to an agent of Datadog, with the protocol of DogStatsD: a datagram for each exchange, with \
-`request.counter`, `request.latency`, `upstream.latency`, `apisix.latency` (histograms in milliseconds), `ingress.size` and \
-`egress.size` (in bytes), tagged with route, service, consumer, node, status and scheme.
+\"request.counter\", \"request.latency\", \"upstream.latency\", \"apisix.latency\" (histograms in milliseconds), \"ingress.size\" and \
+\"egress.size\" (in bytes), tagged with route, service, consumer, node, status and scheme.
 
 Nobody confirms a datagram: what gets lost on the way counts as sent.
 
