@@ -2,13 +2,16 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: run test dist dashboard bench bench-quick bench-gate fmt lint fuzz help
+.PHONY: run test test-peers dist dashboard bench bench-quick bench-gate fmt lint fuzz help
 
 run: ## build the gateway (minutes the first time), start it with a demo origin; prints requests and the dashboard's address
 	@tools/quickstart
 
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
 	@tools/test
+
+test-peers: ## tests against heavy peers (Open Policy Agent), built within BUDGET minutes, 20 by default
+	@tools/test-peers $(or $(BUDGET),20)
 
 dist: ## build what is measured and shipped, target/dist/weir: link-time and profile-guided optimisation
 	tools/install-test-deps

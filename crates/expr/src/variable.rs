@@ -165,6 +165,12 @@ variables! {
     GraphqlOperation = "graphql_operation",
     /// Name of that operation; empty where it has none.
     GraphqlName = "graphql_name",
+    /// The field `traceparent` that the plugin opentelemetry sends to the upstream.
+    OpentelemetryContextTraceparent = "opentelemetry_context_traceparent",
+    /// Id of the trace in it.
+    OpentelemetryTraceId = "opentelemetry_trace_id",
+    /// Id of the span in it.
+    OpentelemetrySpanId = "opentelemetry_span_id",
     /// Fields at the top of that operation, as a list.
     GraphqlRootFields = "graphql_root_fields",
 }

@@ -138,6 +138,12 @@ impl RequestCx<'_> {
         self.0.own_id.extend_from_slice(id);
     }
 
+    /// Tells the `traceparent` that the upstream receives in the variables `opentelemetry_*`.
+    pub fn set_traceparent(&mut self, text: &[u8]) {
+        self.0.traceparent.clear();
+        self.0.traceparent.extend_from_slice(text);
+    }
+
     /// The tables of the configuration; a further reference, of this thread, so that the request can be changed meanwhile.
     #[must_use]
     pub fn tables(&self) -> Option<Rc<Arc<Tables>>> {

@@ -75,6 +75,8 @@ pub struct Exchange {
     pub(crate) told: Vec<(usize, bool)>,
     /// The id that a plugin gave the request; empty: `request_id`.
     pub(crate) own_id: Vec<u8>,
+    /// The `traceparent` that a plugin tells in variables; empty: none does.
+    pub(crate) traceparent: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
 }
@@ -290,6 +292,7 @@ impl Default for Exchange {
             states: States::default(),
             told: Vec::new(),
             own_id: Vec::new(),
+            traceparent: Vec::new(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
         }
@@ -321,6 +324,7 @@ impl Exchange {
         self.states.clear();
         self.told.clear();
         self.own_id.clear();
+        self.traceparent.clear();
         self.request_id.take();
         self.moment.take();
     }

@@ -152,6 +152,9 @@ impl Source for Exchange {
                 Some(Value::Bytes(&moment.common))
             }
             Variable::Msec => Some(Value::Millis(self.times.unix_ms)),
+            Variable::OpentelemetryContextTraceparent => self.trace_part(..),
+            Variable::OpentelemetryTraceId => self.trace_part(3..35),
+            Variable::OpentelemetrySpanId => self.trace_part(36..52),
             Variable::RequestId if not_empty(&self.own_id) => Some(Value::Bytes(&self.own_id)),
             Variable::RequestId => Some(Value::Bytes(self.request_id.get_or_init(random_id))),
             Variable::Connection => Some(Value::Number(self.client.connection)),
@@ -160,6 +163,13 @@ impl Source for Exchange {
             // `Variable` may learn new names before this does; such a one is unset.
             _ => None,
         }
+    }
+}
+
+impl Exchange {
+    /// A part of the `traceparent`; unset where no plugin has told one.
+    fn trace_part<R: std::slice::SliceIndex<[u8], Output = [u8]>>(&self, part: R) -> Option<Value<'_>> {
+        self.traceparent.get(part).filter(|text| !text.is_empty()).map(Value::Bytes)
     }
 }
 

@@ -1,12 +1,15 @@
 //! Plugins that authenticate the caller.
 
 pub(crate) mod attach_consumer_label;
+pub(crate) mod authz_casbin;
+pub(crate) mod authz_keycloak;
 pub(crate) mod basic_auth;
 pub(crate) mod credentials;
 pub(crate) mod forward_auth;
 pub(crate) mod hmac_auth;
 pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;
+pub(crate) mod opa;
 pub(crate) mod openid_connect;
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};

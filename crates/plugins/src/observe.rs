@@ -1,13 +1,33 @@
 //! Plugins that log and count.
 
+pub(crate) mod batch;
 mod body;
+pub(crate) mod clickhouse_logger;
+pub(crate) mod collectors;
+pub(crate) mod datadog;
+pub(crate) mod elasticsearch_logger;
 pub(crate) mod entry;
 mod entry_conf;
 pub(crate) mod file_logger;
 pub(crate) mod http_logger;
 pub(crate) mod json;
+mod logging;
+pub(crate) mod loggly;
+pub(crate) mod loki_logger;
 pub(crate) mod node_status;
+pub(crate) mod opentelemetry;
 pub(crate) mod prometheus;
+pub(crate) mod skywalking_logger;
+pub(crate) mod sls_logger;
+pub(crate) mod splunk_hec_logging;
+pub(crate) mod stamp;
+pub(crate) mod syslog;
+pub(crate) mod syslog_message;
+pub(crate) mod tcp_logger;
+mod time_pattern;
+pub(crate) mod trace;
+pub(crate) mod udp_logger;
+pub(crate) mod zipkin;
 
 use std::sync::Arc;
 

@@ -3,21 +3,37 @@
 use weir_plugin::host::Definition;
 
 use crate::auth::attach_consumer_label::AttachConsumerLabel;
+use crate::auth::authz_casbin::AuthzCasbin;
+use crate::auth::authz_keycloak::AuthzKeycloak;
 use crate::auth::basic_auth::BasicAuth;
 use crate::auth::forward_auth::ForwardAuth;
 use crate::auth::hmac_auth::HmacAuth;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
+use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::public_api::PublicApi;
 use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
+use crate::observe::clickhouse_logger::ClickhouseLogger;
+use crate::observe::datadog::Datadog;
+use crate::observe::elasticsearch_logger::ElasticsearchLogger;
 use crate::observe::file_logger::FileLogger;
 use crate::observe::http_logger::HttpLogger;
+use crate::observe::loggly::Loggly;
+use crate::observe::loki_logger::LokiLogger;
 use crate::observe::node_status::NodeStatus;
+use crate::observe::opentelemetry::Opentelemetry;
 use crate::observe::prometheus::Prometheus;
+use crate::observe::skywalking_logger::SkywalkingLogger;
+use crate::observe::sls_logger::SlsLogger;
+use crate::observe::splunk_hec_logging::SplunkHecLogging;
+use crate::observe::syslog::Syslog;
+use crate::observe::tcp_logger::TcpLogger;
+use crate::observe::udp_logger::UdpLogger;
+use crate::observe::zipkin::Zipkin;
 use crate::requests::batch_requests::BatchRequests;
 use crate::requests::client_control::ClientControl;
 use crate::requests::proxy_control::ProxyControl;
@@ -37,12 +53,14 @@ use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
 use crate::traffic::mqtt_proxy::MqttProxy;
 use crate::traffic::plan::OnPlan;
+use crate::traffic::proxy_cache::ProxyCache;
 use crate::traffic::proxy_mirror::ProxyMirror;
 use crate::traffic::traffic_label::TrafficLabel;
 use crate::traffic::traffic_split::TrafficSplit;
 use crate::traffic::workflow::Workflow;
 use crate::transform::brotli::Brotli;
 use crate::transform::echo::Echo;
+use crate::transform::error_page::ErrorPage;
 use crate::transform::grpc_transcode::GrpcTranscode;
 use crate::transform::grpc_web::GrpcWeb;
 use crate::transform::gzip::Gzip;
@@ -56,14 +74,20 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Acl,
         &ApiBreaker,
         &AttachConsumerLabel,
+        &AuthzCasbin,
+        &AuthzKeycloak,
         &BasicAuth,
         &BatchRequests,
         &Brotli,
+        &ClickhouseLogger,
         &ClientControl,
         &ConsumerRestriction,
         &Cors,
         &Csrf,
+        &Datadog,
         &Echo,
+        &ElasticsearchLogger,
+        &ErrorPage,
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
@@ -78,12 +102,17 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitConn,
         &LimitCount,
         &LimitReq,
+        &Loggly,
+        &LokiLogger,
         &Mocking,
         &MqttProxy,
         &NodeStatus,
+        &Opa,
         &OpenidConnect,
+        &Opentelemetry,
         &OnPlan,
         &Prometheus,
+        &ProxyCache,
         &ProxyControl,
         &ProxyMirror,
         &ProxyRewrite,
@@ -94,10 +123,17 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &SkywalkingLogger,
+        &SlsLogger,
+        &SplunkHecLogging,
+        &Syslog,
+        &TcpLogger,
         &TrafficLabel,
         &TrafficSplit,
         &UaRestriction,
+        &UdpLogger,
         &UriBlocker,
         &Workflow,
+        &Zipkin,
     ]
 }

@@ -11,6 +11,7 @@ pub(crate) mod meter;
 pub(crate) mod mqtt_proxy;
 pub(crate) mod plan;
 pub(crate) mod policy;
+pub(crate) mod proxy_cache;
 pub(crate) mod proxy_mirror;
 pub(crate) mod redis;
 mod refusal;

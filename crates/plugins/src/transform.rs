@@ -4,6 +4,7 @@ pub(crate) mod brotli;
 mod coding;
 pub(crate) mod echo;
 mod edits;
+pub(crate) mod error_page;
 pub(crate) mod grpc_transcode;
 pub(crate) mod grpc_web;
 pub(crate) mod gzip;

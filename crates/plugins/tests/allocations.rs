@@ -35,6 +35,13 @@ const SIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Sign
 const WITH_DIGEST: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date user-agent\",signature=\"JMsCKhU192GaAOz5E1XmgMd5aDsf0LS4UOt8zft5B7k=\"\r\nDigest: SHA-256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\n";
 const MISSIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",signature=\"Jr+pmOZxELNiBbLnyi4H9kwsEgrn8CGaipl673cIXlw=\"\r\n";
 
+/// A policy with roles.
+const CASBIN: &str = r#"
+username: X-User
+model: "[request_definition]\nr = u, o, a\n[policy_definition]\np = u, o, a\n[role_definition]\ng = _, _\n[policy_effect]\ne = some(where (p.eft == allow))\n[matchers]\nm = g(r.u, p.u) && keyMatch2(r.o, p.o) && r.a == p.a\n"
+policy: "p, admin, /a/:id, GET\ng, alice, admin"
+"#;
+
 fn main() {
     let cases = [
         ("key-auth", "", "apikey: jacks\r\n", true),
@@ -147,6 +154,34 @@ fn main() {
             "",
             true,
         ),
+        ("tcp-logger", "{host: 127.0.0.1, port: 9}", "", true),
+        ("udp-logger", "{host: 127.0.0.1, port: 9, log_format: {at: $time_iso8601}}", "", true),
+        ("syslog", "{host: 127.0.0.1, port: 9}", "", true),
+        ("sls-logger", "{host: a, port: 9, project: p, logstore: l, access_key_id: i, access_key_secret: s}", "", true),
+        ("loggly", "{customer_token: t, severity_map: {'503': ERR}}", "", true),
+        ("loki-logger", "{endpoint_addrs: ['http://127.0.0.1:1'], log_labels: {job: $host}}", "", true),
+        (
+            "elasticsearch-logger",
+            "{endpoint_addrs: ['http://127.0.0.1:1'], field: {index: 'a-{%Y.%m.%d}-$host'}}",
+            "",
+            true,
+        ),
+        (
+            "clickhouse-logger",
+            "{endpoint_addr: 'http://a.test', user: u, password: p, database: d, logtable: t}",
+            "",
+            true,
+        ),
+        ("skywalking-logger", "{endpoint_addr: 'http://a.test'}", "sw8: 1-dHJhY2U=-c2VnbWVudA==-7-c-i-e-a\r\n", true),
+        ("splunk-hec-logging", "{endpoint: {uri: 'http://a.test', token: t}}", "", true),
+        ("datadog", "{include_path: true, include_method: true, constant_tags: [a]}", "", true),
+        ("opentelemetry", "{sampler: {name: always_on}, additional_attributes: [host]}", "", true),
+        ("opentelemetry", "{}", "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n", true),
+        ("zipkin", "{endpoint: 'http://a.test', sample_ratio: 1}", "b3: 64fe8b2a57d3eff7-e457b5a2e4d86bd1\r\n", true),
+        ("zipkin", "{endpoint: 'http://a.test', sample_ratio: 0.00001}", "", true),
+        ("authz-casbin", CASBIN, "X-User: alice\r\n", true),
+        ("authz-casbin", CASBIN, "X-User: bob\r\n", false),
+        ("error-page", "{}", "", true),
         ("prometheus", "", "", true),
         ("prometheus", "{prefer_name: true}", "", true),
         ("proxy-rewrite", "{uri: /new, method: POST, host: b.test}", "", true),

@@ -226,7 +226,9 @@ fn fields(expect: &Value, found: &Fields) -> Result<(), String> {
     for (name, value) in expect["headers"].as_object().into_iter().flatten() {
         // Values stand in ISO 8859-1; those of the cases are UTF-8.
         let expected: Vec<String> = texts(value).iter().map(|text| text.bytes().map(char::from).collect()).collect();
-        if found.all(name) != expected {
+        let found_all = found.all(name);
+        let is_same = found_all.len() == expected.len() && expected.iter().zip(&found_all).all(|(e, f)| fits(e, f));
+        if !is_same {
             return Err(format!("{name}: expected {expected:?}, found {:?}", found.all(name)));
         }
     }
@@ -237,6 +239,14 @@ fn fields(expect: &Value, found: &Fields) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Compares a value. `~begin*end` fits every value that begins and ends so, for values with random parts.
+fn fits(expected: &str, found: &str) -> bool {
+    match expected.strip_prefix('~').and_then(|pattern| pattern.split_once('*')) {
+        Some((begin, end)) => found.starts_with(begin) && found.ends_with(end),
+        None => expected == found,
+    }
 }
 
 fn show(response: &Response) -> String {

@@ -12,9 +12,10 @@ use crate::harness::{
     Answer, Authority, Connection, Framing, Gateway, Kind, LIMIT, Nginx, Origin, Refusing, Reload, Start, chunked, get,
     post, timed, wait_until,
 };
+use crate::loggers::Sink;
 
 /// A route for everything with this plugin.
-fn rules(node: &str, plugin: &str, conf: &Value) -> Value {
+pub(crate) fn rules(node: &str, plugin: &str, conf: &Value) -> Value {
     let upstream = json!({ "nodes": { node: 1 } });
     json!({ "routes": [{ "id": "all", "uri": "/*", "upstream": upstream, "plugins": { plugin: conf } }] })
 }
@@ -27,7 +28,7 @@ fn to(collector: &str, more: Value) -> Value {
 }
 
 /// A collector that answers with this status, which may change.
-fn collector(status: u16) -> (Origin, Arc<AtomicU16>) {
+pub(crate) fn collector(status: u16) -> (Origin, Arc<AtomicU16>) {
     let status = Arc::new(AtomicU16::new(status));
     let answers = Arc::clone(&status);
     (Origin::answering(move |_| Answer::status(answers.load(SeqCst), "")), status)
@@ -47,59 +48,13 @@ fn await_entries(collector: &Origin, count: usize) -> Vec<Value> {
     })
 }
 
-fn await_reports(gateway: &Gateway, plugin: &str, outcome: &str, count: usize) {
+pub(crate) fn await_reports(gateway: &Gateway, plugin: &str, outcome: &str, count: usize) {
     gateway.await_metric("weir_reports_total", &[("plugin", plugin), ("outcome", outcome)], count as f64);
 }
 
-fn lines(file: &Path) -> Vec<Value> {
+pub(crate) fn lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line:?}"))).collect()
-}
-
-/// Destination of a logger that reports one entry at a time, for tests of all loggers.
-enum Sink {
-    Collector(Origin),
-    File(tempfile::TempDir),
-}
-
-impl Sink {
-    fn each() -> [Self; 2] {
-        [Self::Collector(collector(200).0), Self::File(tempfile::tempdir().expect("a folder"))]
-    }
-
-    fn plugin(&self) -> &'static str {
-        match self {
-            Self::Collector(_) => "http-logger",
-            Self::File(_) => "file-logger",
-        }
-    }
-
-    fn path(folder: &tempfile::TempDir) -> std::path::PathBuf {
-        folder.path().join("entries.log")
-    }
-
-    /// A configuration of the plugin.
-    fn conf(&self, more: Value) -> Value {
-        let mut conf = match self {
-            Self::Collector(collector) => to(&collector.node(), json!({ "batch_max_size": 1 })),
-            Self::File(folder) => json!({ "path": Self::path(folder).display().to_string() }),
-        };
-        let Value::Object(more) = more else { panic!("fields are an object") };
-        conf.as_object_mut().expect("an object").extend(more);
-        conf
-    }
-
-    /// The entries, once there are so many.
-    fn entries(&self, gateway: &Gateway, count: usize) -> Vec<Value> {
-        await_reports(gateway, self.plugin(), "sent", count);
-        match self {
-            Self::Collector(collector) => {
-                let parsed = |body: &[u8]| serde_json::from_slice(body).expect("an entry alone");
-                collector.complete().iter().map(|request| parsed(&request.body)).collect()
-            }
-            Self::File(folder) => lines(&Self::path(folder)),
-        }
-    }
 }
 
 #[test]
@@ -339,13 +294,13 @@ fn a_file_has_a_line_for_each_exchange() {
 
 #[test]
 fn bodies_stand_in_entries_where_they_are_asked_for() {
-    for sink in Sink::each() {
+    for sink in Sink::with_bodies() {
         let origin = Origin::echo();
         let conf = sink.conf(json!({
             "include_req_body": true, "max_req_body_bytes": 1000, "include_req_body_expr": [["status", "==", 200]],
             "include_resp_body": true, "max_resp_body_bytes": 3, "include_resp_body_expr": [["arg_resp", "==", "1"]],
         }));
-        let gateway = Gateway::start(rules(&origin.node(), sink.plugin(), &conf));
+        let gateway = Gateway::start(sink.rules(&origin.node(), &conf));
         let mut client = gateway.client();
         let long = "x".repeat(2000);
         for request in [post("/?resp=1", "a\"bcd"), post("/", "hello"), post("/", &long), get("/")] {
@@ -367,7 +322,7 @@ fn bodies_stand_in_entries_where_they_are_asked_for() {
         let expected = [[whole, begin], [hello, null], none, none, [hello, null], [cut, null]];
         assert_eq!(bodies, expected, "{}", sink.plugin());
         // A request of which the condition does not hold.
-        let mut config = rules(&origin.node(), sink.plugin(), &conf);
+        let mut config = sink.rules(&origin.node(), &conf);
         config["routes"][0]["plugins"]["response-rewrite"] = json!({ "status_code": 202 });
         assert_eq!(gateway.reload(&config), Reload::Applied);
         assert_eq!(client.request(post("/", "hello")).status, 202);
@@ -377,12 +332,11 @@ fn bodies_stand_in_entries_where_they_are_asked_for() {
 
 #[test]
 fn the_metadata_serves_where_a_place_has_nothing_of_its_own() {
-    for sink in Sink::each() {
+    for sink in Sink::with_bodies() {
         let origin = Origin::hello();
         let rules = |conf: Value, metadata: Value| {
             let mut rules = rules(&origin.node(), sink.plugin(), &conf);
-            rules["plugin_metadata"] = json!([metadata]);
-            rules["plugin_metadata"][0]["id"] = json!(sink.plugin());
+            rules["plugin_metadata"] = json!([sink.metadata(metadata)]);
             rules
         };
         let own = sink.conf(json!({ "log_format": { "own": "$host" } }));
@@ -406,9 +360,9 @@ fn the_metadata_serves_where_a_place_has_nothing_of_its_own() {
         let found: Vec<_> = entries.iter().map(|entry| (entry["own"].is_string(), entry["all"].is_string())).collect();
         assert_eq!(found, [(true, false), (false, true), (true, false), (false, true)], "{}", sink.plugin());
         assert!(entries[2]["request"].is_object() && entries[3]["request"].is_object(), "{}", sink.plugin());
-        let Sink::File(folder) = &sink else { continue };
+        let Some(folder) = sink.folder() else { continue };
         // The file as well.
-        let path = folder.path().join("of-all.log");
+        let path = folder.join("of-all.log");
         let conf = rules(json!({}), json!({ "path": path.display().to_string() }));
         assert_eq!(gateway.reload(&conf), Reload::Applied);
         assert_eq!(client.get("/").status, 200);

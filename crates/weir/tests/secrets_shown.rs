@@ -24,6 +24,14 @@ const FIELDS: &[&str] = &[
     "s3cret-of-http-logger",
     "s3cret-of-openid-connect",
     "s3cret-of-openid-sessions",
+    "s3cret-of-clickhouse",
+    "s3cret-of-elasticsearch",
+    "s3cret-in-a-field-for-elasticsearch",
+    "s3cret-in-a-field-for-loki",
+    "s3cret-of-splunk",
+    "s3cret-of-loggly",
+    "s3cret-of-sls",
+    "s3cret-of-keycloak",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -67,6 +75,18 @@ impl Secrets {
             "client_id": "a", "client_secret": FIELDS[8], "discovery": "http://127.0.0.1:1/",
             "session": { "secret": FIELDS[9] }, "client_rsa_private_key": self.rsa,
         });
+        let collectors = json!({
+            "clickhouse-logger": { "endpoint_addr": "http://127.0.0.1:1", "user": "u", "password": FIELDS[10], "database": "d",
+                                   "logtable": "t" },
+            "elasticsearch-logger": { "endpoint_addr": "http://127.0.0.1:1", "field": { "index": "i" },
+                                      "auth": { "username": "u", "password": FIELDS[11] }, "headers": { "X-Key": FIELDS[12] } },
+            "loki-logger": { "endpoint_addrs": ["http://127.0.0.1:1"], "headers": { "X-Key": FIELDS[13] } },
+            "splunk-hec-logging": { "endpoint": { "uri": "http://127.0.0.1:1", "token": FIELDS[14] } },
+            "loggly": { "customer_token": FIELDS[15] },
+            "sls-logger": { "host": "127.0.0.1", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i",
+                            "access_key_secret": FIELDS[16] },
+            "authz-keycloak": { "token_endpoint": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[17] },
+        });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
             ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:1", "prefix": "kv", "token": TOKEN })),
@@ -76,6 +96,7 @@ impl Secrets {
             ("routes/2", json!({ "uri": "/b", "upstream_id": "1", "plugins": { "traffic-split": split } })),
             ("routes/3", json!({ "uri": "/c", "upstream_id": "1", "plugins": limits })),
             ("routes/4", json!({ "uri": "/d", "upstream_id": "1", "plugins": { "openid-connect": identity } })),
+            ("routes/5", json!({ "uri": "/e", "upstream_id": "1", "plugins": collectors })),
             ("plugin_configs/1", with_plugins(csrf.clone())),
             ("consumer_groups/1", with_plugins(csrf.clone())),
             ("global_rules/1", with_plugins(csrf)),

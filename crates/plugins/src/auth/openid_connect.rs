@@ -6,7 +6,7 @@ pub(crate) mod client;
 pub(crate) mod conf;
 mod flow;
 pub(crate) mod jose;
-mod provider;
+pub(crate) mod provider;
 pub(crate) mod session;
 
 use std::time::Duration;

@@ -71,7 +71,8 @@ impl Fields {
         Ok(Self(compiled.collect::<Result<_, Invalid>>()?))
     }
 
-    fn write(&self, source: &dyn Source, object: &mut Object<'_>) {
+    /// Writes the fields into an object.
+    pub(crate) fn write(&self, source: &dyn Source, object: &mut Object<'_>) {
         for Field { json, shape, .. } in &self.0 {
             match shape {
                 Shape::Constant => {
@@ -235,21 +236,8 @@ fn write_ids(x: View<'_>, entry: &mut Object<'_>) {
 
 fn write_request(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
     let request = x.request();
-    let uri = request.request_uri();
-    let scheme: &[u8] = if x.client().https { b"https" } else { b"http" };
-    let url = object.key("url");
-    url.push(b'"');
-    let begin = url.len();
-    url.extend_from_slice(scheme);
-    url.extend_from_slice(b"://");
-    url.extend_from_slice(request.host());
-    url.push(b':');
-    if let Some(port) = known(x, &SERVER_PORT) {
-        port.write_to(url);
-    }
-    url.extend_from_slice(uri);
-    end_string(url, begin);
-    push_string(object.key("uri"), uri);
+    push_url(x, object.key("url"));
+    push_string(object.key("uri"), request.request_uri());
     push_string(object.key("method"), request.method_bytes());
     let base = request.buffer.bytes();
     object.nested("headers", |headers| write_fields(|| request.head.fields.iter(base), headers));
@@ -258,6 +246,20 @@ fn write_request(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
     if let Some(body) = body {
         push_string(object.key("body"), body);
     }
+}
+
+/// Appends the URL of a request as a text.
+pub(crate) fn push_url(x: View<'_>, out: &mut Vec<u8>) {
+    out.push(b'"');
+    let begin = out.len();
+    out.extend_from_slice(if x.client().https { b"https://" } else { b"http://" });
+    out.extend_from_slice(x.request().host());
+    out.push(b':');
+    if let Some(port) = known(x, &SERVER_PORT) {
+        port.write_to(out);
+    }
+    out.extend_from_slice(x.request().request_uri());
+    end_string(out, begin);
 }
 
 fn write_response(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {

@@ -35,6 +35,31 @@ pub(crate) struct EntryConf {
     max_resp_body_bytes: usize,
 }
 
+/// Formats of a logger whose entries have no bodies.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct OwnFormats {
+    /// The entry: names with texts in which variables such as `$host` are replaced, or objects of such names. A name whose
+    /// variable is not set is left out; `route_id` and `service_id` are added. Without it, and without one in
+    /// `plugin_metadata`, the entry is APISIX's.
+    log_format: Option<Format>,
+    /// Names that are added to APISIX's entry.
+    log_format_extra: Option<Format>,
+}
+
+impl From<OwnFormats> for EntryConf {
+    fn from(OwnFormats { log_format, log_format_extra }: OwnFormats) -> Self {
+        let (most, include) = (half_a_mebibyte(), false);
+        Self {
+            log_format,
+            log_format_extra,
+            include_req_body: include,
+            include_resp_body: include,
+            max_req_body_bytes: most,
+            max_resp_body_bytes: most,
+        }
+    }
+}
+
 /// Formats in the `plugin_metadata` of a logger.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]

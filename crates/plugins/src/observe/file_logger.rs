@@ -11,7 +11,7 @@ use weir_plugin::{CompileCx, Compiled, Define, Invalid, Phases};
 use weir_telemetry::reports::{ChannelOptions, Destination, Frame};
 
 use super::entry_conf::{EntryConf, FormatConf};
-use super::http_logger::Logging;
+use super::logging::{self, Logging, Plain};
 
 /// Entries after which they are written, if they have not been by their age.
 const BATCH: usize = 10_000;
@@ -55,8 +55,7 @@ struct Metadata {
 impl Define for FileLogger {
     const NAME: &'static str = "file-logger";
     const PRIORITY: i32 = 399;
-    const PHASES: Phases =
-        Phases::ACCESS.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
+    const PHASES: Phases = logging::PHASES;
     const DOC: &'static str = "\
 Appends an entry in JSON about every exchange to a file, one line each, when the exchange is over. No request waits for \
 the disk: the worker copies its entry into a ring (`reports.buffer`), from which another thread takes it and writes it \
@@ -72,7 +71,7 @@ log_format:
   status: $status
 match: [[[status, '>=', 400]]]
 ";
-    const TEMPLATES: &'static [&'static str] = &["log_format.*", "log_format_extra.*"];
+    const TEMPLATES: &'static [&'static str] = logging::TEMPLATES;
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -109,6 +108,7 @@ match: [[[status, '>=', 400]]]
                 capture: conf.entry.capture(conf.include_req_body_expr, conf.include_resp_body_expr),
                 matches: conf.r#match.map(|all| all.iter().map(|one| one.expr().clone()).collect()),
                 channel: super::channel(options, build),
+                render: Plain,
             })
         }))
     }

@@ -146,6 +146,26 @@ pub(crate) fn end_string(out: &mut Vec<u8>, begin: usize) {
     out.push(b'"');
 }
 
+/// Ends a text that holds JSON, which stands from `begin` on: what is written here has nothing but quotes and backslashes to
+/// escape. It is moved from its end on, so that no memory is needed beside it.
+pub(crate) fn end_nested(out: &mut Vec<u8>, begin: usize) {
+    let is_escaped = |byte: u8| byte == b'"' || byte == b'\\';
+    let more = out.get(begin..).unwrap_or_default().iter().filter(|byte| is_escaped(**byte)).count();
+    let (mut from, mut to) = (out.len(), out.len() + more);
+    out.resize(to, 0);
+    while to > from {
+        from -= 1;
+        let byte = out.get(from).copied().unwrap_or_default();
+        for byte in std::iter::once(byte).chain(is_escaped(byte).then_some(b'\\')) {
+            to -= 1;
+            if let Some(room) = out.get_mut(to) {
+                *room = byte;
+            }
+        }
+    }
+    out.push(b'"');
+}
+
 #[cold]
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.utf8_chunks() {
@@ -173,8 +193,20 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Object, push_seconds_as_millis, push_string, push_value};
+    use super::{Object, end_nested, push_seconds_as_millis, push_string, push_value};
     use weir_expr::Value;
+
+    #[test]
+    fn json_within_a_text_is_escaped_in_its_place() {
+        for inner in ["", "{}", r#"{"a":"b\"c\\d"}"#, r#""""#] {
+            let mut out = b"ahead\"".to_vec();
+            let begin = out.len();
+            out.extend_from_slice(inner.as_bytes());
+            end_nested(&mut out, begin);
+            let text: String = serde_json::from_slice(&out["ahead".len()..]).unwrap();
+            assert_eq!(text, inner);
+        }
+    }
 
     #[test]
     fn whatever_is_written_is_json() {

@@ -281,7 +281,8 @@ impl Counting {
     }
 }
 
-fn source(exchange: View<'_>) -> ResponseSource {
+/// Source of an answer.
+pub(crate) fn source(exchange: View<'_>) -> ResponseSource {
     match exchange.response().origin {
         Origin::Upstream => ResponseSource::Upstream,
         Origin::Gateway => ResponseSource::Apisix,

@@ -75,11 +75,22 @@ fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secre
     }
 }
 
-/// Calls `each` with the values at a path of names, in which `*` stands for every element of a list.
+/// Calls `each` with the values at a path of names, in which `*` stands for every element of a list. Of a mapping at the end of
+/// the path all values are secret.
 fn at(value: &mut Value, path: &str, place: &mut String, is_key: bool, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
     if path.is_empty() {
-        if !value.is_null() {
-            each(&Secret { place, is_key }, value);
+        match value {
+            Value::Null => {}
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let length = place.len();
+                    place.push('/');
+                    place.push_str(name);
+                    at(value, path, place, is_key, each);
+                    place.truncate(length);
+                }
+            }
+            value => each(&Secret { place, is_key }, value),
         }
         return;
     }

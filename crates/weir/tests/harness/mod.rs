@@ -12,6 +12,7 @@ mod message;
 mod nginx;
 mod origin;
 mod process;
+mod receiver;
 mod redis;
 mod relay;
 
@@ -27,6 +28,7 @@ pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, binary, companion, program, put_program, repository, timed};
+pub(crate) use receiver::Receiver;
 pub(crate) use redis::{Redis, RedisCluster, Sentinels};
 pub(crate) use relay::Relay;
 

@@ -29,7 +29,7 @@ const NO_LUA: &str = "there is no Lua here";
 const NO_NGINX: &str = "it is text for nginx's configuration, and there is no nginx here";
 const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd` now";
 const NO_MEMORY_ZONES: &str = "memory is not reserved in zones; see `limits` for the bounds of what is kept";
-const NO_CACHE: &str = "the plugin proxy-cache is not supported yet";
+const NO_CACHE: &str = "zones of proxy-cache are in memory, 50 MiB each; its `plugin_metadata` has other sizes";
 const NO_DISCOVERY: &str = "service discovery is not supported yet";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
 const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
@@ -162,7 +162,7 @@ pub const KEYS: &[ConfigKey] = &[
 
     nothing("plugin_attr.log-rotate", "logs are rotated by logrotate or systemd: SIGUSR1 opens them anew"),
     nothing("plugin_attr.skywalking", NO_PLUGIN),
-    nothing("plugin_attr.opentelemetry", NO_PLUGIN),
+    nothing("plugin_attr.opentelemetry", "collector, resource and batches stand in the `plugin_metadata` of the plugin, as in newer versions of APISIX"),
     is("plugin_attr.prometheus.export_uri", &["metrics.path"]),
     sets("plugin_attr.prometheus.metric_prefix", &["metrics.prefix"], same, ""),
     sets("plugin_attr.prometheus.enable_export_server", &["listen.metrics"], metrics_server, "`false` turns it off; then a route with `public-api` may show the metrics"),
@@ -177,7 +177,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("plugin_attr.proxy-mirror", "a copy has the timeouts of its route's upstream"),
     is("plugin_attr.redirect.https_port", &["redirect.https_port"]),
     nothing("plugin_attr.inspect", NO_LUA),
-    nothing("plugin_attr.zipkin", NO_PLUGIN),
+    nothing("plugin_attr.zipkin", "there are no variables of zipkin's traces"),
 
     is("deployment.role", &["deployment.role"]),
     sets("deployment.role_traditional.config_provider", &["deployment.config_provider"], config_provider, "that of the `role`; `yaml` and `json` are the rules file on the command line, or without one the Admin API with the whole configuration"),

@@ -92,7 +92,7 @@ const KEYS_AGAIN_MS: u64 = 30_000;
 const DOCUMENT_MS: u64 = 3_600_000;
 
 /// The origin of a URI in one form: lower case, without the port that the scheme has anyway. And the rest of the URI.
-pub(super) fn split_origin(uri: &str) -> Option<(String, &str)> {
+pub(crate) fn split_origin(uri: &str) -> Option<(String, &str)> {
     let (scheme, rest) = uri.split_once("://")?;
     let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at_checked(at)?;

@@ -1,0 +1,329 @@
+//! A zone: responses in memory, shared by all workers and by all places that name the zone.
+//!
+//! ```text
+//! key ─► Page: names in Vary ─► variant: values of these fields ─► Arc<Stored>
+//! ```
+//!
+//! One lock guards a zone, held for a lookup or a change of the tables; a body is copied outside of it. Responses that were
+//! not asked for since the last round make room first (CLOCK).
+
+#![allow(clippy::disallowed_types, reason = "held for a lookup in a table, with nothing that waits")]
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most variants of one key; the oldest makes room.
+const VARIANTS: usize = 64;
+/// Bytes that the tables take for each response, about.
+const OVERHEAD: usize = 256;
+
+/// Name and value of a field.
+type Field = (Box<[u8]>, Box<[u8]>);
+
+/// A stored response.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) status: u16,
+    /// Fields to send, with their names.
+    pub(crate) fields: Vec<Field>,
+    pub(crate) body: Box<[u8]>,
+    /// Milliseconds of a clock that never goes back at which the response came.
+    pub(crate) at_ms: u64,
+    /// Milliseconds of age that the response came with.
+    pub(crate) age_ms: u64,
+    /// Milliseconds for which the response is fresh, its first age included.
+    pub(crate) lifetime_ms: u64,
+    /// True since the last round of evictions.
+    is_used: AtomicBool,
+}
+
+impl Stored {
+    pub(crate) fn new(status: u16, at_ms: u64, age_ms: u64, lifetime_ms: u64) -> Self {
+        let (fields, body) = (Vec::new(), Box::default());
+        Self { status, fields, body, at_ms, age_ms, lifetime_ms, is_used: AtomicBool::new(false) }
+    }
+
+    /// Milliseconds since the response was made (RFC 9111 section 4.2.3).
+    pub(crate) fn age_ms(&self, now_ms: u64) -> u64 {
+        self.age_ms + now_ms.saturating_sub(self.at_ms)
+    }
+
+    fn bytes(&self) -> usize {
+        let fields: usize = self.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+        OVERHEAD + fields + self.body.len()
+    }
+}
+
+/// A zone.
+pub(crate) struct Zone {
+    max_bytes: usize,
+    tables: Mutex<Tables>,
+    /// Bytes of bodies that are being collected.
+    collected: AtomicUsize,
+}
+
+/// A body that is being collected for a zone. All of them together take no more than the zone.
+pub(crate) struct Collected {
+    zone: Arc<Zone>,
+    body: Vec<u8>,
+    /// Bytes that are counted.
+    counted: usize,
+}
+
+impl Collected {
+    pub(crate) fn new(zone: &Arc<Zone>) -> Self {
+        Self { zone: Arc::clone(zone), body: Vec::new(), counted: 0 }
+    }
+
+    /// Adds a piece; false when there is no room for it, or when the body becomes longer than `most`.
+    pub(crate) fn add(&mut self, piece: &[u8], most: usize) -> bool {
+        let zone = &self.zone;
+        if self.body.len() + piece.len() > most.min(zone.max_bytes) {
+            return false;
+        }
+        let before = zone.collected.fetch_add(piece.len(), Relaxed);
+        self.counted += piece.len();
+        if before + piece.len() > zone.max_bytes {
+            return false;
+        }
+        self.body.extend_from_slice(piece);
+        true
+    }
+
+    /// The body.
+    pub(crate) fn take(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.body).into()
+    }
+}
+
+impl Drop for Collected {
+    fn drop(&mut self) {
+        self.zone.collected.fetch_sub(self.counted, Relaxed);
+    }
+}
+
+impl fmt::Debug for Collected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collected").field("bytes", &self.body.len()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    pages: HashMap<Arc<[u8]>, Page>,
+    /// Keys of stored responses with their serial numbers, those stored first in front. A response that is gone stays here
+    /// until its turn.
+    order: VecDeque<(Arc<[u8]>, u64)>,
+    next: u64,
+    bytes: usize,
+}
+
+/// The responses of one key.
+struct Page {
+    /// Names of the fields that choose among them, in lower case and in order.
+    vary: Arc<[Box<str>]>,
+    variants: Vec<Variant>,
+}
+
+struct Variant {
+    values: Box<[u8]>,
+    serial: u64,
+    stored: Arc<Stored>,
+}
+
+impl fmt::Debug for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Zone").field("max_bytes", &self.max_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Zone {
+    /// A zone with room for so many bytes.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, tables: Mutex::default(), collected: AtomicUsize::new(0) }
+    }
+
+    /// The stored response for a key and the values of the fields that choose among variants, which `values` appends for the
+    /// names that it is given.
+    pub(crate) fn find(&self, key: &[u8], values: impl Fn(&[Box<str>], &mut Vec<u8>)) -> Option<Arc<Stored>> {
+        // Those of most keys have no variants.
+        let vary = {
+            let tables = self.lock();
+            let page = tables.pages.get(key)?;
+            match (&*page.vary, page.variants.as_slice()) {
+                ([], [only]) => {
+                    only.stored.is_used.store(true, Relaxed);
+                    return Some(Arc::clone(&only.stored));
+                }
+                _ => Arc::clone(&page.vary),
+            }
+        };
+        let mut wanted = Vec::new();
+        values(&vary, &mut wanted);
+        let tables = self.lock();
+        let page = tables.pages.get(key).filter(|page| page.vary == vary)?;
+        let found = page.variants.iter().find(|variant| *variant.values == *wanted)?;
+        found.stored.is_used.store(true, Relaxed);
+        Some(Arc::clone(&found.stored))
+    }
+
+    /// Stores a response. One that is longer than the zone is not stored.
+    pub(crate) fn store(&self, key: &[u8], vary: Vec<Box<str>>, values: &[u8], stored: Stored) {
+        let bytes = stored.bytes() + key.len() + values.len();
+        if bytes > self.max_bytes {
+            return;
+        }
+        let mut tables = self.lock();
+        let tables = &mut *tables;
+        let known = tables.pages.get(key).is_some_and(|page| *page.vary == *vary);
+        if !known {
+            tables.remove_page(key);
+        }
+        tables.remove_variant(key, values);
+        tables.make_room(self.max_bytes - bytes);
+        let shared: Arc<[u8]> = match tables.pages.get_key_value(key) {
+            Some((shared, _)) => Arc::clone(shared),
+            None => key.into(),
+        };
+        let page =
+            tables.pages.entry(Arc::clone(&shared)).or_insert_with(|| Page { vary: vary.into(), variants: Vec::new() });
+        if page.variants.len() >= VARIANTS {
+            let oldest = page.variants.remove(0);
+            tables.bytes = tables.bytes.saturating_sub(cost(&shared, &oldest));
+        }
+        let serial = tables.next;
+        tables.next += 1;
+        page.variants.push(Variant { values: values.into(), serial, stored: Arc::new(stored) });
+        tables.bytes += bytes;
+        tables.order.push_back((shared, serial));
+    }
+
+    /// Forgets all responses of a key; tells whether there were any.
+    pub(crate) fn purge(&self, key: &[u8]) -> bool {
+        self.lock().remove_page(key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cost(key: &[u8], variant: &Variant) -> usize {
+    variant.stored.bytes() + key.len() + variant.values.len()
+}
+
+impl Tables {
+    fn remove_page(&mut self, key: &[u8]) -> bool {
+        let Some(page) = self.pages.remove(key) else { return false };
+        let freed: usize = page.variants.iter().map(|variant| cost(key, variant)).sum();
+        self.bytes = self.bytes.saturating_sub(freed);
+        true
+    }
+
+    fn remove_variant(&mut self, key: &[u8], values: &[u8]) {
+        let Some(page) = self.pages.get_mut(key) else { return };
+        if let Some(at) = page.variants.iter().position(|variant| *variant.values == *values) {
+            let gone = page.variants.remove(at);
+            self.bytes = self.bytes.saturating_sub(cost(key, &gone));
+        }
+    }
+
+    /// Evicts responses until no more than `most` bytes are left.
+    fn make_room(&mut self, most: usize) {
+        // Entries of responses that are gone would pile up where keys are stored again and again.
+        if self.order.len() > 1024 && self.order.len() > 2 * self.pages.len() * VARIANTS.min(4) {
+            let pages = &self.pages;
+            self.order.retain(|(key, serial)| {
+                pages.get(key).is_some_and(|page| page.variants.iter().any(|variant| variant.serial == *serial))
+            });
+        }
+        while self.bytes > most {
+            let Some((key, serial)) = self.order.pop_front() else { return };
+            let Some(page) = self.pages.get_mut(&key) else { continue };
+            let Some(at) = page.variants.iter().position(|variant| variant.serial == serial) else { continue };
+            let is_used = page.variants.get(at).is_some_and(|variant| variant.stored.is_used.swap(false, Relaxed));
+            if is_used {
+                self.order.push_back((key, serial));
+                continue;
+            }
+            let gone = page.variants.remove(at);
+            self.bytes = self.bytes.saturating_sub(cost(&key, &gone));
+            if page.variants.is_empty() {
+                self.pages.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Collected, Stored, Zone};
+
+    fn stored(body: &str) -> Stored {
+        Stored { body: body.as_bytes().into(), ..Stored::new(200, 0, 0, 1000) }
+    }
+
+    fn body(zone: &Zone, key: &str, value: &str) -> Option<String> {
+        let found = zone.find(key.as_bytes(), |_, out| out.extend_from_slice(value.as_bytes()))?;
+        Some(String::from_utf8(found.body.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn variants_are_kept_apart_and_purged_together() {
+        let zone = Zone::new(1 << 20);
+        let store = |vary: &[&str], values: &str, text: &str| {
+            zone.store(b"k", vary.iter().map(|name| (*name).into()).collect(), values.as_bytes(), stored(text));
+        };
+        assert_eq!(body(&zone, "k", ""), None);
+        store(&[], "", "plain");
+        assert_eq!(body(&zone, "k", "whatever").as_deref(), Some("plain"));
+        store(&["accept"], "a", "of a");
+        store(&["accept"], "b", "of b");
+        assert_eq!(body(&zone, "k", "a").as_deref(), Some("of a"));
+        assert_eq!(body(&zone, "k", "b").as_deref(), Some("of b"));
+        assert_eq!(body(&zone, "k", "c"), None);
+        store(&["accept"], "b", "newer");
+        assert_eq!(body(&zone, "k", "b").as_deref(), Some("newer"));
+        // Other names: what is there cannot be told apart by them.
+        store(&["cookie"], "x", "of x");
+        assert_eq!((body(&zone, "k", "a"), body(&zone, "k", "x").as_deref()), (None, Some("of x")));
+        for number in 0..100 {
+            store(&["cookie"], &number.to_string(), "many");
+        }
+        assert_eq!((body(&zone, "k", "x"), body(&zone, "k", "99").as_deref()), (None, Some("many")));
+        assert!(zone.purge(b"k") && !zone.purge(b"k"));
+        assert_eq!((body(&zone, "k", "99"), zone.lock().bytes), (None, 0));
+    }
+
+    #[test]
+    fn bodies_that_are_collected_share_the_room_of_a_zone() {
+        let zone = std::sync::Arc::new(Zone::new(1000));
+        let (mut one, mut other) = (Collected::new(&zone), Collected::new(&zone));
+        assert!(one.add(&[1; 600], 700) && !one.add(&[1; 101], 700), "its own limit");
+        assert!(!other.add(&[1; 500], 700), "the zone's");
+        assert_eq!(one.take().len(), 600);
+        drop((one, other));
+        assert!(Collected::new(&zone).add(&[1; 1000], 1000));
+    }
+
+    #[test]
+    fn a_zone_is_bounded_and_keeps_what_is_used() {
+        let zone = Zone::new(10_000);
+        zone.store(b"long", Vec::new(), b"", stored(&"x".repeat(20_000)));
+        assert_eq!(body(&zone, "long", ""), None, "longer than the zone");
+        zone.store(b"used", Vec::new(), b"", stored("used"));
+        for number in 0..5000 {
+            let key = format!("key {}", number % 700);
+            zone.store(key.as_bytes(), Vec::new(), b"", stored(&"x".repeat(500)));
+            assert_eq!(body(&zone, "used", "").as_deref(), Some("used"), "{number}");
+            let tables = zone.lock();
+            assert!(tables.bytes <= 10_000 && tables.order.len() < 2000, "{}", tables.bytes);
+        }
+        let tables = zone.lock();
+        let counted: usize =
+            tables.pages.iter().flat_map(|(key, page)| page.variants.iter().map(|v| super::cost(key, v))).sum();
+        assert_eq!(tables.bytes, counted);
+    }
+}

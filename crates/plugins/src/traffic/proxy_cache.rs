@@ -1,0 +1,555 @@
+//! `proxy-cache`: answers of upstreams are kept, and given to further requests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
+use weir_config::schema::json_schema;
+use weir_config::{Diagnostic, Node};
+use weir_expr::{Template, Value, Variable};
+use weir_plugin::{
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Origin, PerRequest, Phases, Plugin, Request, RequestCx,
+    ResponseCx,
+};
+use weir_wire::name::FieldName;
+
+use crate::cache::directives::{Directives, Parts};
+use crate::cache::freshness::Lifetime;
+use crate::cache::zone::{Collected, Stored, Zone};
+
+/// Room of a zone for which `plugin_metadata` has no size: that of APISIX's `memory_cache`.
+const ZONE_BYTES: usize = 50 << 20;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct ProxyCache;
+
+/// On a route, a service, a consumer or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// The place of answers. `memory`: the memory of this process. `disk`: memory as well; answers do not outlive the
+    /// process, of which a warning is made.
+    cache_strategy: Strategy,
+    /// The zone: all places that name the same zone share its room, and answers under the same key.
+    #[schemars(length(min = 1, max = 100))]
+    cache_zone: String,
+    /// The texts and variables that the key of an answer is made of: requests in which all of it is the same get the same
+    /// answer. `$request_method` cannot be one of them.
+    #[schemars(length(min = 1))]
+    cache_key: Vec<String>,
+    /// Statuses of answers that are kept.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)))]
+    cache_http_status: Vec<u16>,
+    /// Methods of requests that are answered with what is kept. Answers to `HEAD` are not kept; such requests are answered with
+    /// what was kept for `GET`.
+    #[schemars(length(min = 1))]
+    cache_method: Vec<CacheMethod>,
+    /// Takes `Expires` and `Cache-Control` out of answers.
+    hide_cache_headers: bool,
+    /// Goes by `Cache-Control` of requests (`no-store`, `no-cache`, `max-age`, `max-stale`, `min-fresh`, `only-if-cached`), and by
+    /// the lifetime that an answer tells: `s-maxage`, `max-age`, `Expires`; one that tells none is not kept.
+    cache_control: bool,
+    /// Texts and variables: where they come to anything but an empty text and `0`, a request is not answered with what is kept.
+    #[schemars(length(min = 1))]
+    cache_bypass: Option<Vec<String>>,
+    /// The same: the answer is not kept.
+    #[schemars(length(min = 1))]
+    no_cache: Option<Vec<String>>,
+    /// Seconds for which answers are kept without `cache_control`.
+    #[schemars(range(min = 1))]
+    cache_ttl: u64,
+    /// Keeps the answers of consumers apart, unless the key has one's name, group or credential in it.
+    consumer_isolation: bool,
+    /// Keeps answers with `Set-Cookie` as well.
+    cache_set_cookie: bool,
+    /// Bytes of the longest body that is kept.
+    #[schemars(range(min = 1))]
+    max_resp_body_size: usize,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            cache_strategy: Strategy::default(),
+            cache_zone: "disk_cache_one".to_owned(),
+            cache_key: vec!["$host".to_owned(), "$request_uri".to_owned()],
+            cache_http_status: vec![200, 301, 404],
+            cache_method: vec![CacheMethod::Get, CacheMethod::Head],
+            hide_cache_headers: false,
+            cache_control: false,
+            cache_bypass: None,
+            no_cache: None,
+            cache_ttl: 300,
+            consumer_isolation: true,
+            cache_set_cookie: false,
+            max_resp_body_size: 64 << 20,
+        }
+    }
+}
+
+/// The place of answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[allow(missing_docs, reason = "explained at the field")]
+pub(crate) enum Strategy {
+    #[default]
+    Disk,
+    Memory,
+}
+
+/// A method whose answers may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[schemars(inline)]
+#[allow(missing_docs, reason = "methods of HTTP")]
+pub(crate) enum CacheMethod {
+    Get,
+    Head,
+    Post,
+}
+
+impl CacheMethod {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Get => b"GET",
+            Self::Head => b"HEAD",
+            Self::Post => b"POST",
+        }
+    }
+}
+
+/// `plugin_metadata` of the plugin. An extension: APISIX has sizes of zones in its `config.yaml`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Metadata {
+    /// Bytes of zones by their names; a zone that is not here has 50 MiB.
+    zones: BTreeMap<String, usize>,
+}
+
+impl Define for ProxyCache {
+    const NAME: &'static str = "proxy-cache";
+    const PRIORITY: i32 = 1085;
+    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY);
+    const DOC: &'static str = "\
+Keeps answers of the upstream and gives them to further requests with the same key. The field `Apisix-Cache-Status` tells \
+what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request) or `BYPASS`. An answer out of the cache \
+has an `Age`, and is a 304 where the client's `If-None-Match` names its `ETag`.
+
+Answers with `Cache-Control: private`, `no-store` or `no-cache`, with `Vary: *` or with `Set-Cookie` are not kept, and neither \
+are those to requests with `Authorization` unless a consumer or the key tells callers apart, or the answer says that it may be \
+shared (`public`, `s-maxage`, `must-revalidate`; RFC 9111 section 3.5). `Vary` keeps answers apart by the fields that it names, \
+64 for each key. Longer bodies than `max_resp_body_size` pass without being kept.
+
+A request with the method `PURGE` makes the cache forget its key: 200, or 404 where there was nothing. So does a request with a \
+method that changes something (`POST`, `PUT`, `PATCH`, `DELETE`) once the upstream has answered it below 400.
+
+A zone holds so many bytes (`plugin_metadata`); answers that nobody has asked for lately make room for others.
+
+```yaml
+plugin_metadata:
+  - id: proxy-cache
+    zones: {memory_cache: 268435456}
+```";
+    const EXAMPLE: &'static str = "\
+cache_strategy: memory
+cache_zone: memory_cache
+cache_ttl: 60
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn metadata_schema() -> Option<Schema> {
+        Some(json_schema::<Metadata>())
+    }
+
+    fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
+        weir_config::schema::read::<Metadata>(metadata).map(|_| ())
+    }
+
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if let Some(at) = conf.cache_key.iter().position(|part| part == "$request_method") {
+            cx.say([Invalid::new(
+                format!("cache_key[{at}]"),
+                "answers of different methods cannot be told apart by a key",
+            )]);
+            return None;
+        }
+        if conf.cache_strategy == Strategy::Disk {
+            cx.warn("cache_strategy", "answers are kept in memory: there is no cache on a disk yet");
+        }
+        let names_caller = |part: &String| {
+            let identity = ["$consumer_name", "$consumer_group_id", "$remote_user", "$http_authorization"];
+            identity.contains(&part.as_str())
+        };
+        let names_caller = conf.cache_key.iter().any(names_caller);
+        let key = cx.ok(compile_all("cache_key", &conf.cache_key))?;
+        let bypass = cx.ok(conf.cache_bypass.as_ref().map(|texts| compile_all("cache_bypass", texts)).transpose())?;
+        let no_cache = cx.ok(conf.no_cache.as_ref().map(|texts| compile_all("no_cache", texts)).transpose())?;
+        Some(Compiled::build(move |build| {
+            let metadata = build.metadata::<Metadata>()?;
+            let bytes = metadata.zones.get(&conf.cache_zone).copied().unwrap_or(ZONE_BYTES);
+            let place = format!("cache zone {} {bytes}", conf.cache_zone);
+            Ok(Caching {
+                zone: build.states.get_or_create(&place, || Zone::new(bytes)),
+                key,
+                names_caller,
+                isolates: conf.consumer_isolation && !names_caller,
+                statuses: conf.cache_http_status.into(),
+                methods: conf.cache_method.into(),
+                hides: conf.hide_cache_headers,
+                obeys: conf.cache_control,
+                bypass,
+                no_cache,
+                ttl_ms: conf.cache_ttl * 1000,
+                keeps_cookies: conf.cache_set_cookie,
+                longest: conf.max_resp_body_size,
+                names: Names::default(),
+                pending: PerRequest::new(),
+            })
+        }))
+    }
+}
+
+fn compile_all(place: &str, texts: &[String]) -> Result<Box<[Template]>, Invalid> {
+    let compile = |(at, text): (usize, &String)| {
+        let template = Template::parse_lenient(text, false);
+        template.map_err(|error| Invalid::new(format!("{place}[{at}]"), error.to_string()))
+    };
+    texts.iter().enumerate().map(compile).collect()
+}
+
+/// Names of fields.
+#[derive(Debug)]
+struct Names {
+    status: FieldName,
+    age: FieldName,
+    cache_control: FieldName,
+    expires: FieldName,
+    set_cookie: FieldName,
+    vary: FieldName,
+    authorization: FieldName,
+    if_none_match: FieldName,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let name = FieldName::constant;
+        Self {
+            status: name("Apisix-Cache-Status"),
+            age: name("Age"),
+            cache_control: name("Cache-Control"),
+            expires: name("Expires"),
+            set_cookie: name("Set-Cookie"),
+            vary: name("Vary"),
+            authorization: name("Authorization"),
+            if_none_match: name("If-None-Match"),
+        }
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Caching {
+    zone: Arc<Zone>,
+    key: Box<[Template]>,
+    /// True if the key has something of the caller in it.
+    names_caller: bool,
+    /// True if the consumer's name is put ahead of the key.
+    isolates: bool,
+    statuses: Box<[u16]>,
+    methods: Box<[CacheMethod]>,
+    hides: bool,
+    /// True if `Cache-Control` and `Expires` count.
+    obeys: bool,
+    bypass: Option<Box<[Template]>>,
+    no_cache: Option<Box<[Template]>>,
+    ttl_ms: u64,
+    keeps_cookies: bool,
+    longest: usize,
+    names: Names,
+    pending: PerRequest<Pending>,
+}
+
+/// A request whose answer may be kept, or makes the cache forget.
+#[derive(Debug)]
+struct Pending {
+    key: Vec<u8>,
+    /// True if the request changes something at the upstream.
+    changes: bool,
+    answer: Option<PendingAnswer>,
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+struct PendingAnswer {
+    stored: Stored,
+    vary: Vec<Box<str>>,
+    values: Vec<u8>,
+    body: Collected,
+}
+
+impl Plugin for Caching {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let method = cx.request().method_bytes();
+        if method == b"PURGE" {
+            let has_purged = [false, true].map(|posts| self.zone.purge(&self.key_of(cx, posts)));
+            return cx.reply(if has_purged.contains(&true) { 200 } else { 404 }).done();
+        }
+        if !self.methods.iter().any(|one| one.name() == method) {
+            let changes = matches!(method, b"POST" | b"PUT" | b"PATCH" | b"DELETE");
+            if changes {
+                let key = self.key_of(cx, false);
+                self.pending.put(cx, Pending { key, changes, answer: None });
+            }
+            return self.pass(cx, b"MISS");
+        }
+        let request = cx.request();
+        let asked = Directives::read(request.head.fields.all(request.buffer.bytes(), &self.names.cache_control));
+        if self.says_so(self.bypass.as_deref(), cx) || self.obeys && (asked.no_store || asked.no_cache) {
+            return self.pass(cx, b"BYPASS");
+        }
+        let (posts, is_head) = (method == b"POST", method == b"HEAD");
+        let key = self.key_of(cx, posts);
+        let found = self.zone.find(&key, |names, out| values_of(request, names, out));
+        let state = match found {
+            Some(stored) => match self.state(&stored, &asked, cx.now_ms()) {
+                None => return self.answer(cx, &stored),
+                Some(state) => state,
+            },
+            None if self.obeys && asked.only_if_cached => {
+                cx.set_response_field(&self.names.status, |out| out.extend_from_slice(b"MISS"));
+                return cx.reply(504).done();
+            }
+            None => b"MISS",
+        };
+        if !is_head {
+            self.pending.put(cx, Pending { key, changes: false, answer: None });
+        }
+        self.pass(cx, state)
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        let status = cx.status();
+        let is_upstreams = cx.response().origin == Origin::Upstream;
+        let Some(pending) = self.pending.get(cx) else {
+            self.hide(cx);
+            return Flow::Continue;
+        };
+        if pending.changes {
+            if is_upstreams && status < 400 {
+                self.zone.purge(&pending.key);
+            }
+            return Flow::Continue;
+        }
+        let answer = if is_upstreams { self.answer_to_keep(cx) } else { None };
+        let keeps = answer.is_some();
+        if let Some(pending) = self.pending.get_mut(cx) {
+            pending.answer = answer;
+        }
+        if keeps {
+            cx.filter_body(false);
+        }
+        self.hide(cx);
+        Flow::Continue
+    }
+
+    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
+        let Some(pending) = self.pending.get_mut(cx) else { return Flow::Continue };
+        let Some(answer) = &mut pending.answer else { return Flow::Continue };
+        if !answer.body.add(piece, self.longest) {
+            pending.answer = None;
+            return Flow::Continue;
+        }
+        if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
+            stored.body = body.take();
+            self.zone.store(&pending.key, vary, &values, stored);
+        }
+        Flow::Continue
+    }
+}
+
+impl Caching {
+    /// The key of a request; those of `POST` are kept apart from the others.
+    fn key_of(&self, cx: &RequestCx<'_>, posts: bool) -> Vec<u8> {
+        let mut key = Vec::with_capacity(128);
+        if posts {
+            key.extend_from_slice(b"POST\x01");
+        }
+        if self.isolates
+            && let Some(Value::Bytes(name)) = cx.variable(&Variable::ConsumerName)
+        {
+            key.extend_from_slice(name);
+            key.push(1);
+        }
+        for part in &self.key {
+            part.render(cx.source(), &mut key);
+            // What stands side by side cannot be taken for something else.
+            key.push(0);
+        }
+        key
+    }
+
+    /// True if texts come to anything but nothing and `0`.
+    fn says_so(&self, texts: Option<&[Template]>, cx: &impl HookCx) -> bool {
+        let Some(texts) = texts else { return false };
+        let mut value = Vec::new();
+        texts.iter().for_each(|text| text.render(cx.view().source(), &mut value));
+        !value.is_empty() && value != b"0"
+    }
+
+    fn pass(&self, cx: &mut RequestCx<'_>, status: &'static [u8]) -> Flow {
+        cx.set_response_field(&self.names.status, |out| out.extend_from_slice(status));
+        Flow::Continue
+    }
+
+    /// Reason not to use a stored answer; `None`: it is used.
+    fn state(&self, stored: &Stored, asked: &Directives, now_ms: u64) -> Option<&'static [u8]> {
+        let (age, lifetime) = (stored.age_ms(now_ms), stored.lifetime_ms);
+        let is_fresh = age < lifetime;
+        if !self.obeys {
+            return (!is_fresh).then_some(b"EXPIRED");
+        }
+        let ms = |seconds: u64| seconds.saturating_mul(1000);
+        let is_too_old = asked.max_age.is_some_and(|most| age > ms(most));
+        let is_soon_stale = asked.min_fresh.is_some_and(|least| lifetime.saturating_sub(age) < ms(least));
+        if is_too_old || is_soon_stale {
+            return Some(b"STALE");
+        }
+        // A client may take what is stale for so long (RFC 9111 section 5.2.1.2).
+        let may_be_stale = asked.max_stale.is_some_and(|most| age.saturating_sub(lifetime) <= ms(most));
+        (!is_fresh && !may_be_stale).then_some(b"EXPIRED")
+    }
+
+    fn answer(&self, cx: &mut RequestCx<'_>, stored: &Stored) -> Flow {
+        let is_known = cx.request().field(&self.names.if_none_match).is_some_and(|wanted| has_tag(wanted, stored));
+        let age = stored.age_ms(cx.now_ms()) / 1000;
+        cx.set_response_field(&self.names.status, |out| out.extend_from_slice(b"HIT"));
+        let mut reply = cx.reply(if is_known { 304 } else { stored.status });
+        for (name, value) in &stored.fields {
+            let name = String::from_utf8_lossy(name);
+            if is_known && name.eq_ignore_ascii_case("content-type") {
+                continue;
+            }
+            reply = reply.field(&name, value);
+        }
+        let mut text = Vec::new();
+        weir_wire::push_number(&mut text, age);
+        reply = reply.named(&self.names.age, &text);
+        if is_known { reply.done() } else { reply.body(&stored.body).done() }
+    }
+
+    /// An answer of the upstream, without its body, where it may be kept.
+    fn answer_to_keep(&self, cx: &ResponseCx<'_>) -> Option<PendingAnswer> {
+        let response = cx.response();
+        let (fields, base) = (&response.head.fields, response.buffer.bytes());
+        if !self.statuses.contains(&cx.status()) || self.says_so(self.no_cache.as_deref(), cx) {
+            return None;
+        }
+        if response.content_length().is_some_and(|length| length > self.longest as u64) {
+            return None;
+        }
+        let directives = Directives::read(fields.all(base, &self.names.cache_control));
+        let has_cookie = fields.get(base, &self.names.set_cookie).is_some_and(|value| !value.is_empty());
+        if directives.private || directives.no_store || directives.no_cache || has_cookie && !self.keeps_cookies {
+            return None;
+        }
+        let request = cx.request();
+        let is_callers = request.field(&self.names.authorization).is_some() && !self.names_caller;
+        let is_apart = self.isolates && cx.view().consumer().is_some();
+        let may_be_shared = directives.public || directives.s_maxage.is_some() || directives.must_revalidate;
+        if is_callers && !is_apart && !may_be_shared {
+            return None;
+        }
+        let unix_seconds = cx.unix_ms() / 1000;
+        let lifetime_ms = if self.obeys {
+            let lifetime = Lifetime {
+                directives,
+                expires: fields.get(base, &self.names.expires),
+                date: response.field_str("Date"),
+            };
+            lifetime.seconds(unix_seconds).filter(|seconds| *seconds > 0)? * 1000
+        } else {
+            self.ttl_ms
+        };
+        let vary = vary(fields.all(base, &self.names.vary))?;
+        let mut values = Vec::new();
+        values_of(request, &vary, &mut values);
+        let age = fields.get(base, &self.names.age).and_then(|age| std::str::from_utf8(age).ok()?.parse::<u64>().ok());
+        // The age counts against the lifetime that the answer tells, and not against one of the configuration.
+        let age_ms = age.filter(|_| self.obeys).unwrap_or(0).saturating_mul(1000);
+        let mut stored = Stored::new(cx.status(), cx.view().now() / 1000, age_ms, lifetime_ms);
+        for (name, value) in fields.iter(base) {
+            if is_kept(name) {
+                stored.fields.push((name.into(), value.into()));
+            }
+        }
+        Some(PendingAnswer { stored, vary, values, body: Collected::new(&self.zone) })
+    }
+
+    fn hide(&self, cx: &mut ResponseCx<'_>) {
+        if self.hides {
+            cx.remove_field(&self.names.cache_control);
+            cx.remove_field(&self.names.expires);
+        }
+    }
+}
+
+/// True for a field of an answer that belongs neither to its connection nor to this one answer.
+fn is_kept(name: &[u8]) -> bool {
+    let own = [
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "age",
+        "apisix-cache-status",
+    ];
+    let is_limit = name.windows(19).any(|part| part.eq_ignore_ascii_case(b"ratelimit-remaining"));
+    !is_limit && !own.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
+
+/// The names in `Vary`, in lower case and in order. `None`: nobody can tell which request fits (`*`).
+fn vary<'v>(values: impl Iterator<Item = &'v [u8]>) -> Option<Vec<Box<str>>> {
+    let mut names = Vec::new();
+    for name in values.flat_map(Parts) {
+        let name = std::str::from_utf8(name).ok().filter(|name| *name != "*")?;
+        names.push(name.to_ascii_lowercase().into_boxed_str());
+    }
+    names.sort_unstable();
+    names.dedup();
+    Some(names)
+}
+
+/// Appends the values of fields of a request, each with its length behind it.
+fn values_of(request: &Request, names: &[Box<str>], out: &mut Vec<u8>) {
+    for name in names {
+        let begin = out.len();
+        for (found, value) in request.head.fields.iter(request.buffer.bytes()) {
+            if found.eq_ignore_ascii_case(name.as_bytes()) {
+                out.extend_from_slice(value);
+                out.push(b'\n');
+            }
+        }
+        let len = out.len() - begin;
+        out.extend_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// True if `If-None-Match` names the tag of a stored answer, by the weak comparison (RFC 9110 section 8.8.3.2).
+fn has_tag(wanted: &[u8], stored: &Stored) -> bool {
+    let strong = |tag: &'_ [u8]| tag.strip_prefix(b"W/").map_or_else(|| tag.to_vec(), <[u8]>::to_vec);
+    let own = stored.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"etag"));
+    let Some(own) = own.map(|(_, tag)| strong(tag)) else { return false };
+    Parts(wanted).any(|tag| tag == b"*" || strong(tag) == own)
+}

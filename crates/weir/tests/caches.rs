@@ -1,0 +1,317 @@
+//! proxy-cache: what is kept, for whom and for how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Gateway, LIMIT, Origin, RawClient, Reload, Response, wait_until};
+
+/// An origin whose answers have these fields, and a number as their body.
+fn counting(fields: &'static str) -> Origin {
+    let count = Arc::new(AtomicUsize::new(0));
+    Origin::answering(move |request| {
+        let (number, target) = (count.fetch_add(1, SeqCst) + 1, request.target.clone());
+        let body = format!("{number}");
+        let status = target.rsplit('/').next().and_then(|last| last.parse().ok()).unwrap_or(200u16);
+        let length =
+            if request.method == "HEAD" { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let body = if request.method == "HEAD" { String::new() } else { body };
+        Answer::keep(format!("HTTP/1.1 {status} S\r\n{length}{fields}\r\n{body}"))
+    })
+}
+
+fn rules(node: &str, conf: Value) -> Value {
+    let mut conf = conf;
+    conf["cache_strategy"] = json!("memory");
+    json!({ "routes": [{ "id": "all", "uri": "/*", "upstream": { "nodes": { node: 1 } }, "plugins": { "proxy-cache": conf } }] })
+}
+
+fn ask(client: &mut RawClient, method: &str, path: &str, fields: &str) -> (Response, String) {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n{fields}\r\n");
+    client.send(request);
+    let response = client.response_to(method);
+    let status = response.field("apisix-cache-status").unwrap_or("none").to_owned();
+    (response, status)
+}
+
+#[test]
+fn a_cache_goes_by_its_configuration() {
+    type Ask = (&'static str, &'static str, &'static str, &'static str);
+    // The configuration, fields of the origin's answers, and requests with what the cache says of them.
+    let stories: [(Value, &'static str, &[Ask]); 12] = [
+        (json!({}), "", &[("GET", "/", "", "MISS"), ("GET", "/", "X-A: 1\r\n", "HIT"), ("GET", "/?a", "", "MISS")]),
+        (
+            json!({ "cache_key": ["$uri", "-", "$http_x_a"] }),
+            "",
+            &[("GET", "/", "", "MISS"), ("GET", "/?b", "", "HIT"), ("GET", "/", "X-A: 1\r\n", "MISS")],
+        ),
+        (
+            json!({}),
+            "",
+            &[
+                ("GET", "/500", "", "MISS"),
+                ("GET", "/500", "", "MISS"),
+                ("GET", "/404", "", "MISS"),
+                ("GET", "/404", "", "HIT"),
+            ],
+        ),
+        (
+            json!({ "cache_http_status": [500] }),
+            "",
+            &[
+                ("GET", "/500", "", "MISS"),
+                ("GET", "/500", "", "HIT"),
+                ("GET", "/", "", "MISS"),
+                ("GET", "/", "", "MISS"),
+            ],
+        ),
+        (
+            json!({}),
+            "",
+            &[
+                ("HEAD", "/", "", "MISS"),
+                ("GET", "/", "", "MISS"),
+                ("HEAD", "/", "", "HIT"),
+                ("POST", "/", "", "MISS"),
+                ("GET", "/", "", "MISS"),
+            ],
+        ),
+        (
+            json!({ "cache_method": ["POST"] }),
+            "",
+            &[("POST", "/", "", "MISS"), ("POST", "/", "", "HIT"), ("GET", "/", "", "MISS"), ("GET", "/", "", "MISS")],
+        ),
+        (
+            json!({ "cache_bypass": ["$arg_x", "$http_x_b"], "cache_key": ["$uri"] }),
+            "",
+            &[
+                ("GET", "/", "", "MISS"),
+                ("GET", "/?x=1", "", "BYPASS"),
+                ("GET", "/?x=0", "", "HIT"),
+                ("GET", "/", "X-B: y\r\n", "BYPASS"),
+            ],
+        ),
+        (
+            json!({ "no_cache": ["$arg_x"], "cache_key": ["$uri"] }),
+            "",
+            &[("GET", "/?x=1", "", "MISS"), ("GET", "/", "", "MISS"), ("GET", "/?x=1", "", "HIT")],
+        ),
+        (json!({ "max_resp_body_size": 1 }), "", &[("GET", "/", "", "MISS"), ("GET", "/", "", "HIT")]),
+        (
+            json!({}),
+            "Vary: X-A, Accept\r\n",
+            &[
+                ("GET", "/", "", "MISS"),
+                ("GET", "/", "X-A: 1\r\n", "MISS"),
+                ("GET", "/", "", "HIT"),
+                ("GET", "/", "X-A: 1\r\n", "HIT"),
+                ("GET", "/", "X-A: 2\r\n", "MISS"),
+            ],
+        ),
+        (json!({}), "Vary: *\r\n", &[("GET", "/", "", "MISS"), ("GET", "/", "", "MISS")]),
+        (json!({}), "Cache-Control: private\r\n", &[("GET", "/", "", "MISS"), ("GET", "/", "", "MISS")]),
+    ];
+    for (conf, fields, requests) in stories {
+        let origin = counting(fields);
+        let gateway = Gateway::start(rules(&origin.node(), conf.clone()));
+        let mut client = gateway.client();
+        for (method, path, more, expected) in requests {
+            let before = origin.requests().len();
+            let (response, status) = ask(&mut client, method, path, more);
+            assert_eq!(status, *expected, "{conf} {fields}: {method} {path} {more}: {response:?}");
+            assert_eq!(origin.requests().len() == before, *expected == "HIT", "{conf}: {method} {path}");
+        }
+    }
+    // Longer than may be: the body passes. Chunked ones as well.
+    for framing in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"]
+    {
+        let origin = Origin::answering(move |_| Answer::keep(format!("HTTP/1.1 200 OK\r\n{framing}")));
+        for (most, expected) in [(2, "MISS"), (3, "HIT")] {
+            let gateway = Gateway::start(rules(&origin.node(), json!({ "max_resp_body_size": most })));
+            assert_eq!(gateway.get("/").text(), "abc");
+            let again = gateway.get("/");
+            assert_eq!((again.text(), again.field("apisix-cache-status")), ("abc".into(), Some(expected)), "{framing}");
+        }
+    }
+    // A zone that two routes share, hidden fields, and time.
+    let origin = counting("Expires: 0\r\nCache-Control: max-age=0\r\nETag: \"t\"\r\n");
+    let conf = |zone: &str| json!({ "cache_key": ["k"], "cache_zone": zone, "cache_ttl": 1, "hide_cache_headers": zone == "b" });
+    let mut config = rules(&origin.node(), conf("a"));
+    let mut other = config["routes"][0].clone();
+    other["id"] = json!("other");
+    other["uri"] = json!("/other/*");
+    for (zone, status) in [("a", "HIT"), ("b", "MISS")] {
+        let mut both = conf(zone);
+        both["cache_strategy"] = json!("memory");
+        other["plugins"]["proxy-cache"] = both;
+        config["routes"] = json!([config["routes"][0], other]);
+        let gateway = Gateway::start(&config);
+        let mut client = gateway.client();
+        ask(&mut client, "GET", "/", "");
+        let (response, found) = ask(&mut client, "GET", "/other/", "");
+        assert_eq!(found, status);
+        assert_eq!(
+            [response.field("expires"), response.field("cache-control")].map(|field| field.is_none()),
+            [zone == "b"; 2]
+        );
+        wait_until("the answer to be too old", LIMIT, || {
+            (ask(&mut client, "GET", "/", "").1 == "EXPIRED").then_some(())
+        });
+        let response = wait_until("an answer out of the cache", LIMIT, || {
+            let (response, found) = ask(&mut client, "GET", "/", "If-None-Match: W/\"x\", \"t\"\r\n");
+            (found == "HIT").then_some(response)
+        });
+        assert_eq!((response.status, response.body.len()), (304, 0));
+        assert_eq!(response.field("etag"), Some("\"t\""));
+    }
+}
+
+#[test]
+fn a_cache_goes_by_cache_control() {
+    let conf = json!({ "cache_control": true });
+    for (fields, requests) in [
+        // Without a lifetime nothing is kept.
+        ("", &[("", "MISS", 200), ("", "MISS", 200)][..]),
+        (
+            "Cache-Control: max-age=100\r\nAge: 40\r\n",
+            &[("", "MISS", 200), ("", "HIT", 200), ("max-age=39", "STALE", 200)],
+        ),
+        (
+            "Cache-Control: max-age=100\r\nAge: 40\r\n",
+            &[("", "MISS", 200), ("min-fresh=50", "HIT", 200), ("min-fresh=61", "STALE", 200)],
+        ),
+        (
+            "Cache-Control: s-maxage=100, max-age=0\r\n",
+            &[("", "MISS", 200), ("", "HIT", 200), ("no-cache", "BYPASS", 200), ("no-store", "BYPASS", 200)],
+        ),
+        (
+            "Cache-Control: max-age=100\r\nAge: 200\r\n",
+            &[("", "MISS", 200), ("max-stale=101", "HIT", 200), ("max-stale=50", "EXPIRED", 200), ("", "EXPIRED", 200)],
+        ),
+        (
+            "Expires: Sun, 06 Nov 1994 08:51:37 GMT\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+            &[("", "MISS", 200), ("", "HIT", 200)],
+        ),
+        (
+            "Cache-Control: max-age=5\r\n",
+            &[("only-if-cached", "MISS", 504), ("", "MISS", 200), ("only-if-cached", "HIT", 200)],
+        ),
+    ] {
+        let origin = counting(fields);
+        let gateway = Gateway::start(rules(&origin.node(), conf.clone()));
+        let mut client = gateway.client();
+        for (control, status, code) in requests {
+            let field = if control.is_empty() { String::new() } else { format!("Cache-Control: {control}\r\n") };
+            let (response, found) = ask(&mut client, "GET", "/", &field);
+            assert_eq!((found.as_str(), response.status), (*status, *code), "{fields}: {control}");
+        }
+        // Without the setting, none of it counts but what forbids.
+        let gateway = Gateway::start(rules(&origin.node(), json!({})));
+        let mut client = gateway.client();
+        ask(&mut client, "GET", "/", "");
+        assert_eq!(ask(&mut client, "GET", "/", "Cache-Control: no-cache\r\n").1, "HIT", "{fields}");
+    }
+}
+
+#[test]
+fn callers_get_nothing_of_each_other() {
+    let consumers = json!([
+        { "username": "jack", "plugins": { "key-auth": { "key": "j" } } },
+        { "username": "jill", "plugins": { "key-auth": { "key": "i" } } },
+    ]);
+    for (conf, fields, requests) in [
+        (
+            json!({}),
+            "",
+            &[("apikey: j", "MISS"), ("apikey: i", "MISS"), ("apikey: j", "HIT"), ("apikey: i", "HIT")][..],
+        ),
+        (json!({ "consumer_isolation": false }), "", &[("apikey: j", "MISS"), ("apikey: i", "HIT")]),
+        (
+            json!({ "cache_key": ["$consumer_name"] }),
+            "",
+            &[("apikey: j", "MISS"), ("apikey: i", "MISS"), ("apikey: j", "HIT")],
+        ),
+        // Credentials that the gateway knows nothing of.
+        (
+            json!({ "consumer_isolation": false }),
+            "",
+            &[("apikey: j\r\nAuthorization: x", "MISS"), ("apikey: j\r\nAuthorization: y", "MISS")],
+        ),
+        (
+            json!({ "consumer_isolation": false }),
+            "Cache-Control: public\r\n",
+            &[("apikey: j\r\nAuthorization: x", "MISS"), ("apikey: j\r\nAuthorization: y", "HIT")],
+        ),
+        (
+            json!({ "cache_key": ["$http_authorization"] }),
+            "",
+            &[("apikey: j\r\nAuthorization: x", "MISS"), ("apikey: i\r\nAuthorization: x", "HIT")],
+        ),
+        (json!({}), "Set-Cookie: a=1\r\n", &[("apikey: j", "MISS"), ("apikey: j", "MISS")]),
+        (json!({ "cache_set_cookie": true }), "Set-Cookie: a=1\r\n", &[("apikey: j", "MISS"), ("apikey: j", "HIT")]),
+    ] {
+        let origin = counting(fields);
+        let mut config = rules(&origin.node(), conf.clone());
+        config["consumers"] = consumers.clone();
+        config["routes"][0]["plugins"]["key-auth"] = json!({});
+        let gateway = Gateway::start(&config);
+        let mut client = gateway.client();
+        for (field, status) in requests {
+            assert_eq!(ask(&mut client, "GET", "/", &format!("{field}\r\n")).1, *status, "{conf} {fields} {field}");
+        }
+    }
+}
+
+#[test]
+fn a_zone_is_as_large_as_the_metadata_says() {
+    let origin = Origin::answering(|_| Answer::ok(&"x".repeat(2000)));
+    let config = |bytes: usize| {
+        let mut config = rules(&origin.node(), json!({ "cache_zone": "z" }));
+        config["plugin_metadata"] = json!([{ "id": "proxy-cache", "zones": { "z": bytes } }]);
+        config
+    };
+    for (bytes, status) in [(1000, "MISS"), (100_000, "HIT")] {
+        let gateway = Gateway::start(config(bytes));
+        for _ in 0..2 {
+            assert_eq!(gateway.get("/").text().len(), 2000);
+        }
+        assert_eq!(gateway.get("/").field("apisix-cache-status"), Some(status));
+        // A change that leaves the zone as it is leaves what is in it.
+        assert_eq!(
+            gateway.reload({
+                let mut config = config(bytes);
+                config["routes"][0]["name"] = json!("renamed");
+                config
+            }),
+            Reload::Applied
+        );
+        assert_eq!(gateway.get("/").field("apisix-cache-status"), Some(status));
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_not_kept() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let origin = Origin::scripted(move |connection| {
+        while connection.request().is_some() {
+            let whole = count.fetch_add(1, SeqCst) > 0;
+            connection.send(if whole {
+                "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
+            } else {
+                "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234"
+            });
+            if !whole {
+                return;
+            }
+        }
+    });
+    let gateway = Gateway::start(rules(&origin.node(), json!({})));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    wait_until("the origin to be asked", LIMIT, || (origin.requests().len() == 1).then_some(()));
+    wait_until("the exchange to end", LIMIT, || (origin.open() == 0).then_some(()));
+    let again = gateway.get("/");
+    assert_eq!((again.text(), again.field("apisix-cache-status")), ("0123456789".into(), Some("MISS")));
+    assert_eq!(gateway.get("/").field("apisix-cache-status"), Some("HIT"));
+}

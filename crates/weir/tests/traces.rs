@@ -1,0 +1,244 @@
+//! Traces: what collectors of OpenTelemetry and Zipkin get, and what the upstream is told.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Connection, Gateway, LIMIT, Origin, RawClient, Refusing, Reload, repository, wait_until};
+use crate::reports::{await_reports, collector, rules};
+
+const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// The spans of a batch, as the library of OpenTelemetry for Python reads it.
+fn decoded(batch: &[u8]) -> Value {
+    let python = repository().join("target/test-tools/bin/python");
+    let program = "import sys, json\n\
+        from google.protobuf.json_format import MessageToDict\n\
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest as R\n\
+        request = R(); request.ParseFromString(sys.stdin.buffer.read()); json.dump(MessageToDict(request), sys.stdout)\n";
+    let mut command = Command::new(&python);
+    command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", python.display()));
+    child.stdin.take().expect("a pipe").write_all(batch).expect("write the batch");
+    let output = child.wait_with_output().expect("wait for python");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Attributes by their names.
+fn attributes(of: &Value) -> Value {
+    let all = of["attributes"].as_array().cloned().unwrap_or_default();
+    let value = |attribute: &Value| attribute["value"].as_object().and_then(|value| value.values().next().cloned());
+    all.iter().map(|one| (one["key"].as_str().expect("a key").to_owned(), value(one).unwrap_or_default())).collect()
+}
+
+fn traced(node: &str, conf: &Value, metadata: Value) -> Value {
+    let mut rules = rules(node, "opentelemetry", conf);
+    rules["routes"][0]["name"] = json!("named");
+    rules["plugin_metadata"] = json!([metadata]);
+    rules["plugin_metadata"][0]["id"] = json!("opentelemetry");
+    rules
+}
+
+fn send(client: &mut RawClient, path: &str, fields: &str) {
+    client.request(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n"));
+}
+
+#[test]
+fn a_collector_gets_the_spans_of_what_is_sampled() {
+    let origin = Origin::hello();
+    let (spans, _) = collector(200);
+    let refusing = Refusing::bind();
+    let conf = json!({
+        "sampler": { "name": "parent_base", "options": { "root": { "name": "trace_id_ratio", "options": { "fraction": 0 } } } },
+        "additional_attributes": ["arg_a", "http_none"], "additional_header_prefix_attributes": ["X-Shop-*", "X-One"],
+    });
+    let metadata = |size: usize| {
+        json!({ "collector": { "address": spans.node(), "request_headers": { "X-Key": 7 } },
+                "resource": { "service.name": "shop", "size": 1.5, "live": true },
+                "batch_span_processor": { "max_export_batch_size": size } })
+    };
+    let gateway = Gateway::start(traced(&origin.node(), &conf, metadata(1)));
+    let mut client = gateway.client();
+    // Not sampled by its root, and not by its caller.
+    send(&mut client, "/none", "");
+    send(&mut client, "/none", &format!("traceparent: {}\r\n", CALLER.replace("-01", "-00")));
+    let long = "x".repeat(300);
+    let fields = format!(
+        "traceparent: {CALLER}\r\ntracestate: v=1\r\nX-Shop-A: 1\r\nx-shop-b: {long}\r\nX-One: \u{fc}\r\nUser-Agent: me\r\n"
+    );
+    send(&mut client, "/a%20b?a=1", &fields);
+    await_reports(&gateway, "opentelemetry", "sent", 1);
+    let batch = spans.last();
+    assert_eq!(
+        (batch.target.as_str(), batch.field("content-type"), batch.field("x-key")),
+        ("/v1/traces", Some("application/x-protobuf"), Some("7"))
+    );
+    let found = decoded(&batch.body);
+    let resource = &found["resourceSpans"][0];
+    let of_gateway = attributes(&resource["resource"]);
+    assert_eq!(
+        (&of_gateway["service.name"], &of_gateway["size"], &of_gateway["live"]),
+        (&json!("shop"), &json!(1.5), &json!(true))
+    );
+    assert!(of_gateway["hostname"].is_string() && resource["scopeSpans"][0]["scope"]["name"] == "weir", "{found}");
+    let all = resource["scopeSpans"][0]["spans"].as_array().expect("spans").clone();
+    let names: Vec<_> = all.iter().map(|span| span["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["GET /*", "apisix.request", "apisix.upstream", "apisix.response"]);
+    // Bytes are in base64.
+    let (trace, parent) = ("CvdlGRbNQ92ESOshHIAxnA==", "t61rcWkgMzE=");
+    let root = &all[0];
+    assert_eq!(
+        (&root["traceId"], &root["parentSpanId"], &root["kind"]),
+        (&json!(trace), &json!(parent), &json!("SPAN_KIND_SERVER"))
+    );
+    assert_eq!(root["traceState"], "v=1");
+    assert!(all[1..].iter().all(|span| span["parentSpanId"] == root["spanId"] && span["traceId"] == trace), "{found}");
+    let of_root = attributes(root);
+    for (name, value) in [
+        ("http.method", json!("GET")),
+        ("http.target", json!("/a b?a=1")),
+        ("url.path", json!("/a b")),
+        ("url.scheme", json!("http")),
+        ("net.host.name", json!("a.test")),
+        ("user_agent.original", json!("me")),
+        ("apisix.route_id", json!("all")),
+        ("apisix.route_name", json!("named")),
+        ("http.route", json!("/*")),
+        ("apisix.response_source", json!("upstream")),
+        ("http.response.status_code", json!("200")),
+        ("arg_a", json!("1")),
+        ("x-shop-a", json!("1")),
+        ("x-shop-b", json!(long)),
+        ("x-one", json!("\u{fc}")),
+    ] {
+        assert_eq!(of_root[name], value, "{name} of {of_root}");
+    }
+    assert!(of_root.get("http_none").is_none() && root.get("status").is_none(), "{root}");
+    let upstream = attributes(&all[2]);
+    assert_eq!((&upstream["server.address"], &all[2]["kind"]), (&json!("127.0.0.1"), &json!("SPAN_KIND_CLIENT")));
+    let events: Vec<_> =
+        all[2]["events"].as_array().expect("events").iter().map(|event| event["name"].clone()).collect();
+    // The connection may have been kept.
+    assert_eq!(events.last(), Some(&json!("response head")));
+    let time = |span: &Value, name: &str| span[name].as_str().expect("a time").parse::<u64>().expect("a number");
+    for span in &all {
+        let (begin, end) = (time(span, "startTimeUnixNano"), time(span, "endTimeUnixNano"));
+        assert!(
+            begin <= end && begin >= time(root, "startTimeUnixNano") && end <= time(root, "endTimeUnixNano"),
+            "{found}"
+        );
+    }
+    // The upstream is told the id of the gateway's span.
+    let sent = origin.last().field("traceparent").expect("a field").to_owned();
+    assert!(sent.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && !sent.contains("b7ad6b7169203331"), "{sent}");
+    // A failure, two in a batch, without a route's own sampler.
+    let always = json!({ "sampler": { "name": "always_on" } });
+    assert_eq!(gateway.reload(traced(&refusing.node(), &always, metadata(2))), Reload::Applied);
+    send(&mut client, "/1", "");
+    send(&mut client, "/2", "");
+    await_reports(&gateway, "opentelemetry", "sent", 3);
+    let found = decoded(&spans.last().body);
+    let all = found["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans").clone();
+    let roots: Vec<_> = all.iter().filter(|span| span["kind"] == "SPAN_KIND_SERVER").collect();
+    assert_eq!((roots.len(), roots[0]["traceId"] == roots[1]["traceId"]), (2, false));
+    assert_eq!(roots[0]["status"], json!({ "code": "STATUS_CODE_ERROR", "message": "nginx error: 502" }));
+}
+
+#[test]
+fn a_new_trace_may_have_the_id_of_its_request() {
+    let origin = Origin::hello();
+    let conf = json!({ "sampler": { "name": "always_off" } });
+    let gateway = Gateway::start(traced(&origin.node(), &conf, json!({ "trace_id_source": "x-request-id" })));
+    let mut client = gateway.client();
+    let mut sent = |fields: &str| {
+        send(&mut client, "/", fields);
+        origin.last().field("traceparent").expect("a field").to_owned()
+    };
+    assert!(
+        sent("X-Request-Id: 0AF7651916cd43dd8448eb211c80319c\r\n").starts_with("00-0af7651916cd43dd8448eb211c80319c-")
+    );
+    assert!(!sent("X-Request-Id: 7\r\n").starts_with("00-7"));
+    assert_eq!(sent("").len(), 55);
+}
+
+#[test]
+fn spans_that_wait_are_bounded() {
+    let origin = Origin::hello();
+    let silent = Origin::scripted(Connection::await_close);
+    let conf = json!({ "sampler": { "name": "always_on" } });
+    let metadata = |batches: Value| json!({ "collector": { "address": silent.node(), "request_timeout": 1 }, "batch_span_processor": batches });
+    let idle = json!({ "batch_timeout": 600, "inactive_timeout": 600, "max_queue_size": 3 });
+    let gateway = Gateway::with(traced(&origin.node(), &conf, metadata(idle)), json!({ "reports": { "flush": 0 } }));
+    let mut client = gateway.client();
+    wait_until("spans to be dropped", LIMIT, || {
+        send(&mut client, "/", "");
+        (gateway.metric("weir_reports_total", &[("outcome", "dropped")]) > 0.0).then_some(())
+    });
+    assert_eq!(gateway.metric("weir_reports_pending", &[]), 3.0, "it is not time");
+    // By age, and by the time without another; the collector does not answer in time.
+    for batches in [
+        json!({ "batch_timeout": 0.1, "inactive_timeout": 600 }),
+        json!({ "batch_timeout": 600, "inactive_timeout": 0.1 }),
+    ] {
+        let before = gateway.metric("weir_reports_total", &[("outcome", "dropped")]);
+        assert_eq!(gateway.reload(traced(&origin.node(), &conf, metadata(batches))), Reload::Applied);
+        send(&mut client, "/", "");
+        wait_until("the batch to be dropped", LIMIT, || {
+            (gateway.metric("weir_reports_total", &[("outcome", "dropped")]) > before).then_some(())
+        });
+    }
+}
+
+#[test]
+fn zipkin_gets_the_spans_of_either_version() {
+    let origin = Origin::hello();
+    let (spans, status) = collector(202);
+    let config = |version: u8| {
+        let endpoint = format!("http://{}/api/v2/spans", spans.node());
+        let conf = json!({ "endpoint": endpoint, "sample_ratio": 1, "service_name": "shop", "server_addr": "10.0.0.1", "span_version": version });
+        rules(&origin.node(), "zipkin", &conf)
+    };
+    for (version, names) in [
+        (2, &["apisix.request", "apisix.proxy", "apisix.response_span"][..]),
+        (1, &["apisix.request", "apisix.rewrite", "apisix.access", "apisix.proxy", "apisix.body_filter"]),
+    ] {
+        let gateway = Gateway::start(config(version));
+        let mut client = gateway.client();
+        send(&mut client, "/x?a=1", "X-B3-TraceId: 64fe8b2a57d3eff7\r\nX-B3-SpanId: e457b5a2e4d86bd1\r\n");
+        await_reports(&gateway, "zipkin", "sent", 1);
+        assert_eq!(spans.last().target, "/api/v2/spans");
+        let all: Vec<Value> = serde_json::from_slice(&spans.last().body).expect("spans");
+        assert_eq!(all.iter().map(|span| span["name"].as_str().expect("a name")).collect::<Vec<_>>(), names);
+        let root = &all[0];
+        assert_eq!(
+            (&root["traceId"], &root["parentId"], &root["kind"]),
+            (&json!("64fe8b2a57d3eff7"), &json!("e457b5a2e4d86bd1"), &json!("SERVER"))
+        );
+        let tags = json!({ "component": "apisix", "http.method": "GET", "http.url": "/x?a=1", "http.status_code": "200", "apisix.response_source": "upstream" });
+        assert_eq!(root["tags"], tags);
+        assert_eq!(
+            root["localEndpoint"],
+            json!({ "serviceName": "shop", "ipv4": "10.0.0.1", "port": gateway.addr.port() })
+        );
+        assert_eq!(root["remoteEndpoint"]["ipv4"], "127.0.0.1");
+        let proxy = all.iter().find(|span| span["name"] == "apisix.proxy").expect("a span");
+        let told = origin.last();
+        assert_eq!(
+            (told.field("x-b3-spanid"), told.field("x-b3-parentspanid")),
+            (proxy["id"].as_str(), root["id"].as_str())
+        );
+        let number = |span: &Value, name: &str| span[name].as_u64().unwrap_or_else(|| panic!("{name}: {span}"));
+        for span in &all {
+            let (begin, length) = (number(span, "timestamp"), number(span, "duration"));
+            let first = number(root, "timestamp");
+            assert!(begin >= first && begin + length <= first + number(root, "duration"), "{all:?}");
+        }
+    }
+    // A collector that answers something else has not taken them.
+    status.store(302, std::sync::atomic::Ordering::SeqCst);
+    let gateway = Gateway::start(config(2));
+    assert_eq!(gateway.get("/").status, 200);
+    await_reports(&gateway, "zipkin", "dropped", 1);
+}
