@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, Node};
+use weir_config::{Diagnostic, Node, file};
 
 use crate::conf::Conf;
 
@@ -43,7 +43,7 @@ impl Place {
         if path.is_dir() {
             return Some(Self::Folder(path.to_owned()));
         }
-        let text = fs::read(path).ok().filter(|text| text.len() <= MAX_TEXT_BYTES)?;
+        let text = file::read(path, MAX_TEXT_BYTES).ok()?;
         let conf = first_value(std::str::from_utf8(&text).ok()?).ok()?.0;
         let has = |field: &str| conf.get(field).is_some();
         let is_conf = has("listen_port") && ["app_path", "template_path", "storage", "secret"].into_iter().any(has);
@@ -58,7 +58,7 @@ impl Place {
         match self {
             Self::Folder(folder) => Ok(Conf { app_path: Some(folder.clone()), ..Conf::default() }),
             Self::Conf(path) => {
-                let text = fs::read_to_string(path).map_err(|error| told(path, &error))?;
+                let text = file::read_text(path).map_err(|error| told(path, &error))?;
                 let (value, _) = first_value(&text).map_err(|error| format!("{}:{error}", path.display()))?;
                 Conf::read(&value, path.parent().unwrap_or(Path::new(".")))
                     .map_err(|error| format!("{}: {error}", path.display()))
@@ -88,12 +88,14 @@ impl Place {
         let mut gathered = Gathered::default();
         let (mut header, mut body) = (Vec::new(), String::new());
         let mut line = 2;
+        let mut holds_definition = false;
         for (kind, path) in files {
-            let text = fs::read_to_string(&path).map_err(|error| told(&path, &error))?;
+            let text = file::read_text(&path).map_err(|error| told(&path, &error))?;
             let text = text.trim_start_matches('\u{feff}');
             let name = path.display().to_string();
             let text = self::text(text, &path).map_err(|error| format!("{name}:{error}"))?;
             let lines = 1 + text.matches('\n').count() as u32;
+            holds_definition |= kind == "api" && is_definition(&text);
             if !body.is_empty() {
                 body.push_str(",\n");
                 line += 1;
@@ -103,6 +105,16 @@ impl Place {
             body.push_str(&text);
             body.push('\n');
             line += lines;
+            if body.len() > MAX_TEXT_BYTES {
+                return Err(format!(
+                    "{name}: with this file there are more than the {MAX_TEXT_BYTES} bytes that are read"
+                ));
+            }
+        }
+        if let (Self::Folder(folder), false) = (self, holds_definition) {
+            let expected =
+                "expected API definitions of Tyk, or manifests of Kubernetes; a rules file is named by its own path";
+            return Err(format!("{}: {expected}", folder.display()));
         }
         gathered.text = format!("{{\"{KEY}\":{},\"contents\":[\n{body}]}}\n", Value::Array(header));
         Ok(gathered)
@@ -151,6 +163,12 @@ fn first_value(text: &str) -> Result<(Value, usize), String> {
         Some(Err(error)) => Err(format!("{}:{}: {error}", error.line(), error.column())),
         None => Err("1: the file is empty".to_owned()),
     }
+}
+
+/// True for a text in JSON that holds an API definition in either form.
+fn is_definition(text: &str) -> bool {
+    let fields: Option<Value> = serde_json::from_str(text).ok();
+    fields.is_some_and(|fields| ["proxy", "api_id", "x-tyk-api-gateway"].iter().any(|name| fields.get(name).is_some()))
 }
 
 /// The API definitions of a folder, in the order of names. Of an API in both forms the OAS document is left out, because the

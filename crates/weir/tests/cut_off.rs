@@ -142,8 +142,12 @@ fn a_named_pipe_is_refused_wherever_a_file_is_named() {
         let (code, _, stderr) = weir(arguments);
         assert!(code == 1 && stderr.contains(NO_FILE), "{arguments:?}: {code} {stderr}");
     }
+    // A folder is for API definitions and manifests; this one has neither.
     let (code, _, stderr) = weir(&["check", &folder.path().display().to_string()]);
-    assert!(code == 1 && stderr.contains("expected a regular file, found a directory"), "{stderr}");
+    assert!(code == 1 && stderr.contains("expected API definitions of Tyk, or manifests of Kubernetes"), "{stderr}");
+    fs::rename(folder.path().join("pipe"), folder.path().join("api.json")).expect("rename");
+    let (code, ..) = weir(&["check", &folder.path().display().to_string()]);
+    assert_eq!(code, 1, "a named pipe in a folder is not read");
     let (code, _, stderr) = weir(&["check", &rules, "--settings", "/dev/zero"]);
     assert!(code == 1 && stderr.contains("expected a regular file, found a device"), "{stderr}");
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use weir_config::file;
+use weir_config::node::MAX_TEXT_BYTES;
 use weir_plugins::tyk::ApiRequest;
 
 use super::{GatewayApi, Outcome, is_safe, method_not_supported, pretty, random_id, write};
@@ -25,7 +27,8 @@ impl Loaded {
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
         for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "json")) {
-            let Some(value) = fs::read(path).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok()) else {
+            let text = file::read(path, MAX_TEXT_BYTES).ok();
+            let Some(value) = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok()) else {
                 continue;
             };
             if value.get("x-tyk-api-gateway").is_some() {

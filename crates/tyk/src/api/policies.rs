@@ -3,6 +3,8 @@
 use std::fs;
 
 use serde_json::{Map, Value, json};
+use weir_config::file;
+use weir_config::node::MAX_TEXT_BYTES;
 use weir_plugins::tyk::ApiRequest;
 
 use super::{GatewayApi, Outcome, is_safe, method_not_supported, pretty, random_id, write};
@@ -20,7 +22,7 @@ pub(super) fn read(conf: &Conf) -> Vec<(String, Value)> {
     }
     let mut all = Vec::new();
     for path in files {
-        let text = fs::read(path).unwrap_or_default();
+        let text = file::read(&path, MAX_TEXT_BYTES).unwrap_or_default();
         let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(&text) else { continue };
         if fields.contains_key("access_rights") || fields.contains_key("quota_max") {
             let policy = Value::Object(fields);
