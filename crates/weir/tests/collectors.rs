@@ -48,7 +48,7 @@ fn loggly_takes_messages_or_batches() {
     // TLS that nobody speaks there, and an answer that does not come.
     let silent = Origin::scripted(Connection::await_close);
     for (number, (protocol, node, verify)) in
-        [("https", bulk.node(), true), ("https", bulk.node(), false), ("http", silent.node(), true)]
+        [("https", silent.node(), true), ("https", silent.node(), false), ("http", silent.node(), true)]
             .into_iter()
             .enumerate()
     {
