@@ -12,12 +12,14 @@ use crate::harness::{
 };
 
 fn rules(origin: &Origin, conf: Value) -> Value {
-    json!({
+    let mut rules = json!({
         "routes": [{ "id": "r", "name": "named", "uri": "/*", "hosts": ["a.test"], "service_id": "s",
-                     "plugins": { "opa": conf, "key-auth": {} } }],
+                     "plugins": { "key-auth": {} } }],
         "services": [{ "id": "s", "name": "shop", "upstream": { "nodes": { (origin.node()): 1 } } }],
         "consumers": [{ "username": "jack", "labels": { "team": "red" }, "plugins": { "key-auth": { "key": "j" } } }],
-    })
+    });
+    rules["routes"][0]["plugins"]["opa"] = conf;
+    rules
 }
 
 fn ask(gateway: &Gateway, path: &str, fields: &str) -> crate::harness::Response {
@@ -225,8 +227,9 @@ fn keycloak(elsewhere: Option<String>) -> Origin {
 
 fn guarded(origin: &Origin, server: &str, more: Value) -> Value {
     let mut conf = json!({ "discovery": format!("http://{server}/uma2"), "client_id": "shop", "client_secret": "s &" });
+    let Value::Object(more) = more else { panic!("expected an object, found {more}") };
     let fields = conf.as_object_mut().expect("an object");
-    fields.extend(more.as_object().expect("an object").clone());
+    fields.extend(more);
     fields.retain(|_, value| !value.is_null());
     json!({ "routes": [{ "id": "r", "uri": "/*", "upstream": { "nodes": { (origin.node()): 1 } }, "plugins": { "authz-keycloak": conf } }] })
 }

@@ -36,7 +36,7 @@ fn attributes(of: &Value) -> Value {
 fn traced(node: &str, conf: &Value, metadata: Value) -> Value {
     let mut rules = rules(node, "opentelemetry", conf);
     rules["routes"][0]["name"] = json!("named");
-    rules["plugin_metadata"] = json!([metadata]);
+    rules["plugin_metadata"] = Value::Array(vec![metadata]);
     rules["plugin_metadata"][0]["id"] = json!("opentelemetry");
     rules
 }
