@@ -283,7 +283,7 @@ fn the_provider_of_the_role_takes_precedence() {
 fn variables_of_the_log_that_are_not_here_are_written_as_nothing() {
     for (escape, expected) in [("default", "- -x- $5 $status"), ("json", " x $5 $status")] {
         let text = format!(
-            "nginx_config: {{http: {{access_log_format: '$gzip_ratio ${{opentelemetry_trace_id}}x$no_such $5 $status', access_log_format_escape: {escape}}}}}"
+            "nginx_config: {{http: {{access_log_format: '$gzip_ratio ${{no_such_id}}x$no_such $5 $status', access_log_format_escape: {escape}}}}}"
         );
         let (settings, found) = good(&text);
         assert_eq!(settings.pointer("/access_log/format"), Some(json!(expected)).as_ref(), "{text}");
