@@ -52,6 +52,7 @@ struct Entry<X> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found<'a, X> {
     pub(crate) who: ConsumerMatch,
+    pub(crate) name: &'a [u8],
     pub(crate) secret: &'a [u8],
     pub(crate) more: &'a X,
     pub(crate) at: CredentialAt,
@@ -151,7 +152,8 @@ impl<X: Clone> CredentialTable<X> {
     pub(crate) fn get(&self, at: CredentialAt) -> Option<Found<'_, X>> {
         let piece = self.pieces.get(at.piece as usize)?;
         let entry = piece.entries.get(at.entry as usize)?;
-        Some(Found { who: entry.who, secret: entry.secret(&piece.texts), more: &entry.more, at })
+        let (name, secret) = (entry.name(&piece.texts), entry.secret(&piece.texts));
+        Some(Found { who: entry.who, name, secret, more: &entry.more, at })
     }
 }
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod key;
 pub(crate) mod token;
-mod verified;
+pub(crate) mod verified;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -201,10 +201,7 @@ hide_credentials: true
         };
         let held = change.held::<Keys>().map(|keys| &keys.table);
         let table = credentials::changed(&change, held, |conf| &conf.key, put, ("key", "key"))?;
-        let verified = Verified::new();
-        let verified =
-            verified.ok_or_else(|| (change.came.len(), Invalid::new("", "the system has no random bytes")))?;
-        Ok(Arc::new(Keys { table, verified }))
+        Ok(Arc::new(Keys::new(table).map_err(|fault| (change.came.len(), fault))?))
     }
 }
 
@@ -235,10 +232,18 @@ impl Conf {
 
 /// The state of consumers that all instances share.
 #[derive(Debug)]
-struct Keys {
+pub(crate) struct Keys {
     /// Keys, with the secrets of those that have one.
-    table: CredentialTable<Arc<Verifier>>,
-    verified: Verified,
+    pub(crate) table: CredentialTable<Arc<Verifier>>,
+    pub(crate) verified: Verified,
+}
+
+impl Keys {
+    /// Keys of which no token has been verified yet.
+    pub(crate) fn new(table: CredentialTable<Arc<Verifier>>) -> Result<Self, Invalid> {
+        let verified = Verified::new().ok_or_else(|| Invalid::new("", "the system has no random bytes"))?;
+        Ok(Self { table, verified })
+    }
 }
 
 /// An instance.

@@ -18,7 +18,7 @@ const TOKENS: usize = 8192;
 /// The claims of time of a token are checked anew each time. The hash is an HMAC under a random key: nobody
 /// can make a token that is taken for another.
 #[derive(Debug)]
-pub(super) struct Verified {
+pub(crate) struct Verified {
     key: hmac::Key,
     most: usize,
     /// Made for the first good token: plugins are rebuilt with every change, and many are never asked.
@@ -34,20 +34,20 @@ struct Held {
 
 /// The facts about a valid token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// Whose it is: the place of the credential.
-    pub(super) at: CredentialAt,
-    pub(super) exp: Option<f64>,
-    pub(super) nbf: Option<f64>,
+    pub(crate) at: CredentialAt,
+    pub(crate) exp: Option<f64>,
+    pub(crate) nbf: Option<f64>,
 }
 
 /// The hash of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tag([u8; 32]);
+pub(crate) struct Tag([u8; 32]);
 
 impl Verified {
     /// An empty memory; `None` when the system has no random bytes.
-    pub(super) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         Self::with_room_for(TOKENS)
     }
 
@@ -57,7 +57,7 @@ impl Verified {
     }
 
     /// The hash of a token, whose consumer is named by the claim `claim`.
-    pub(super) fn tag(&self, claim: &str, token: &[u8]) -> Tag {
+    pub(crate) fn tag(&self, claim: &str, token: &[u8]) -> Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(&(claim.len() as u64).to_le_bytes());
         context.update(claim.as_bytes());
@@ -69,11 +69,11 @@ impl Verified {
         Tag(tag)
     }
 
-    pub(super) fn find(&self, tag: &Tag) -> Option<Known> {
+    pub(crate) fn find(&self, tag: &Tag) -> Option<Known> {
         self.held.get()?.tokens.pin().get(tag).copied()
     }
 
-    pub(super) fn remember(&self, tag: Tag, known: Known) {
+    pub(crate) fn remember(&self, tag: Tag, known: Known) {
         let held = self.held.get_or_init(|| Held {
             tokens: papaya::HashMap::with_hasher(NumberHash::default()),
             order: ArrayQueue::new(self.most),
