@@ -65,17 +65,16 @@ export function App() {
     const timer = setInterval(look, 30_000);
     return () => clearInterval(timer);
   }, [current?.authenticated, current?.role]);
-  const [developer, setDeveloper] = useState(false);
-  useEffect(() => {
-    if (current?.role) setDeveloper(current.role === 'developer');
-  }, [current?.role]);
+  // A session that ends leaves the page as it is, behind the dialog.
+  const developer = useRef(false);
+  if (current?.role) developer.current = current.role === 'developer';
   if (!current) return <main class="login">{!up ? <Unreachable /> : refused && <Notice tone="bad" title="The gateway refuses this page">{refused}</Notice>}</main>;
   // Whoever was logged in keeps the page, and what was typed there, behind the dialog.
   if (!current.authenticated && !known) return <LogIn />;
   return (
     <>
-      {developer ? <Developer><Theme /></Developer> : <Frame />}
-      {!current.authenticated && <LogIn again />}
+      {developer.current ? <Developer><Theme /></Developer> : <Frame />}
+      {!current.authenticated && <LogIn again developer={developer.current} />}
       <Toasts />
     </>
   );
@@ -85,11 +84,11 @@ function Unreachable() {
   return <Notice tone="bad" title="The gateway does not answer">It is asked again every two seconds.</Notice>;
 }
 
-function LogIn({ again }: { again?: boolean }) {
+function LogIn({ again, developer }: { again?: boolean; developer?: boolean }) {
   const [key, setKey] = useState('');
   const [error, setError] = useState('');
   const [busy, setBusy] = useState(false);
-  const [as, setAs] = useState<'key' | 'token'>('key');
+  const [as, setAs] = useState<'key' | 'token'>(developer ? 'token' : 'key');
   const oidc = useStore(session)?.oidc;
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {

@@ -113,12 +113,14 @@ fn requests_are_recorded_for_the_pump_in_redis() {
     let values: Vec<Value> = records.iter().map(|record| decoded(record)).collect();
     assert_eq!(values.len(), 3, "{values:?}");
     check(&values, &site.origin.node(), str::to_owned);
-    let expires = redis.cli(&["TTL", LIST]).parse::<i64>().expect("a number");
-    assert!((1..=60).contains(&expires), "a list that nobody reads is gone after a minute: {expires}");
+    wait_until("a time to live of a minute", LIMIT, || {
+        let expires = redis.cli(&["TTL", LIST]).parse::<i64>().expect("a number");
+        (1..=60).contains(&expires).then_some(())
+    });
     let times = [&values[0]["TimeStamp"], &values[0]["ExpireAt"]].map(|time| time[0].as_i64().expect("seconds"));
     assert!(times[0] > 1_700_000_000 && times[1] > times[0], "{times:?}");
     of_the_pump(&records);
-    assert_eq!(gateway.metric("weir_reports_total", &[("plugin", "analytics"), ("outcome", "sent")]), 3.0);
+    gateway.await_metric("weir_reports_total", &[("plugin", "analytics"), ("outcome", "sent")], 3.0);
 }
 
 /// The same records, read by the library that the Pump reads them with, into the fields that its documentation lists. The
