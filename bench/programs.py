@@ -224,9 +224,9 @@ class Programs:
         cert, key = self.certificate()
         return NGINX_TLS.format(cert=cert, key=key)
 
-    def weir(self, binary, name, config, tls=False, prior_knowledge=False, tcp=False, core=GATEWAY_CORE):
+    def weir(self, binary, name, config, tls=False, prior_knowledge=False, tcp=False, usage=False, core=GATEWAY_CORE):
         """`config` is written as JSON, which is YAML too. `prior_knowledge`: clients may speak HTTP/2 without TLS. `tcp`: the
-        port is one of stream routes."""
+        port is one of stream routes. `usage`: requests are recorded, and counts are kept, in a folder of its own."""
         file, port = self.folder / f"{name}.yaml", free_port()
         if tls:
             cert, key = self.certificate()
@@ -236,7 +236,10 @@ class Programs:
         plain = {"address": f"127.0.0.1:{free_port()}" if tls or tcp else address, "http2": prior_knowledge}
         listen = {"http": [plain], "https": [address] if tls else [], "tcp": [address] if tcp else []}
         settings = self.folder / f"{name}.settings.yaml"
-        settings.write_text(json.dumps({"listen": listen, "limits": {"requests_per_connection": 0}}))
+        chosen = {"listen": listen, "limits": {"requests_per_connection": 0}}
+        if usage:
+            chosen |= {"usage": {"enabled": True}, "store": {"data_dir": str(self.folder / f"{name}.data")}}
+        settings.write_text(json.dumps(chosen))
         return self.start(name, [
             binary, "run", file, "--settings", settings, "--metrics", "off", "--status", "off", "--workers", "1", "--set", "tls.fallback_sni=bench.test",
         ], port, core, tls=tls)

@@ -39,6 +39,8 @@ PAIRS = [
     ("key-auth", "weir key-auth", "nginx bare", "one key", None),
     ("limit-count", "weir limit-count", "nginx bare", "plain", None),
     ("limit-count in Redis / local", "weir limit-count in Redis", "weir limit-count", "plain", 1.6),
+    ("limit-count by leases / local", "weir limit-count by leases in Redis", "weir limit-count", "plain", 1.05),
+    ("key-auth + plan + usage, 100/100", "weir key-auth + plan + usage", "nginx bare", "100 keys", 0.95),
     ("key-auth + limit-count, 100/100", "weir key-auth + limit-count", "nginx bare", "100 keys", 0.92),
     ("basic-auth + limit-count, 100/100", "weir basic-auth + limit-count", "nginx bare", "100 passwords", 0.95),
     ("mocking", "weir mocking", "nginx return", "plain", 0.85),
@@ -119,8 +121,11 @@ def configs(origin, secure=0, redis=0, batching=0, service=0, source=0):
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
     by_address = {"limit-count": {**limit, "key": "remote_addr"}}
     in_redis = {"limit-count": {**limit, "key": "remote_addr", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": redis or 6379}}
+    by_leases = {"limit-count": {**in_redis["limit-count"], "lease": True}}
     by_consumer = {"limit-count": {**limit, "key": "consumer_name"}}
     key_consumers = [{"username": f"user{c}", "plugins": {"key-auth": {"key": f"key-of-{c}"}}} for c in range(100)]
+    plan = {"id": "month", "limits": [{"count": 1_000_000_000, "per": "month", "window": "calendar"}]}
+    on_plan = [{**consumer, "group_id": "all"} for consumer in key_consumers]
     basic_consumers = [
         {"username": f"user{c}", "plugins": {"basic-auth": {"username": f"user{c}", "password": f"password{c}"}}}
         for c in range(100)
@@ -152,6 +157,11 @@ def configs(origin, secure=0, redis=0, batching=0, service=0, source=0):
         "weir key-auth": one({"key-auth": {}}, key_consumers[:1], **upstream),
         "weir limit-count": one(by_address, **upstream),
         "weir limit-count in Redis": one(in_redis, **upstream),
+        "weir limit-count by leases in Redis": one(by_leases, **upstream),
+        "weir key-auth + plan + usage": {
+            **hundred({"key-auth": {}}, on_plan), "plans": [plan],
+            "consumer_groups": [{"id": "all", "plugins": {"plan": {"plans": ["month"]}}}],
+        },
         "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
         "weir basic-auth + limit-count": hundred({"basic-auth": {}, **by_consumer}, basic_consumers),
         "weir jwt-auth": one({"jwt-auth": {}}, [
@@ -234,8 +244,8 @@ def check(program, walk):
         answer, body = get(path, headers)
         if answer.status != 200 or body != BODY:
             raise Failure(f"{program.name}: {path} answered {answer.status} {body[:200]!r}")
-        if "limit-count" in program.name and not answer.getheader("X-RateLimit-Remaining"):
-            raise Failure(f"{program.name}: no X-RateLimit-Remaining: limit-count did not run")
+        if any(limit in program.name for limit in ("limit-count", "plan")) and not answer.getheader("X-RateLimit-Remaining"):
+            raise Failure(f"{program.name}: no X-RateLimit-Remaining: the limit did not run")
         if "rate-limiting" in program.name and not answer.getheader("X-RateLimit-Remaining-Minute"):
             raise Failure(f"{program.name}: no X-RateLimit-Remaining-Minute: rate-limiting did not run")
         if "five" in program.name:
@@ -254,7 +264,8 @@ def batching_origin(run, binary):
 
 def gateway(run, binary, name, config):
     """Starts the gateway of this name, which says what its clients speak."""
-    return run.weir(binary, name.replace(" ", "-"), config, tls="https" in name, prior_knowledge="grpc" in name, tcp="weir tcp" in name)
+    return run.weir(
+        binary, name.replace(" ", "-"), config, tls="https" in name, prior_knowledge="grpc" in name, tcp="weir tcp" in name, usage="usage" in name)
 
 
 def traffic(run, program, load, walk, seconds):

@@ -3,9 +3,11 @@
 export interface Session {
   authenticated: boolean;
   name?: string;
-  role?: 'admin' | 'operator' | 'viewer';
+  role?: 'admin' | 'operator' | 'viewer' | 'developer';
   csrf?: string;
   key_required?: boolean;
+  /** True if an identity provider lets people in. */
+  oidc?: boolean;
 }
 
 export interface About {
@@ -116,13 +118,12 @@ export async function refreshSession() {
   session.value = await get<Session>('/weir/v1/session');
 }
 
-export async function logIn(key: string) {
-  session.value = (await request<Session>('POST', '/weir/v1/session', { key })).body;
+export async function logIn(secret: string, as: 'key' | 'token') {
+  session.value = (await request<Session>('POST', '/weir/v1/session', { [as]: secret })).body;
 }
 
 export async function logOut() {
-  await request('DELETE', '/weir/v1/session');
-  session.value = { authenticated: false };
+  session.value = (await request<Session>('DELETE', '/weir/v1/session')).body;
 }
 
 export async function refreshAbout() {

@@ -6,6 +6,7 @@ import { themes } from './chart';
 import { count } from './format';
 import { Icon } from './icons';
 import { KINDS } from './kinds';
+import { Developer } from './pages/developer';
 import { Explain } from './pages/explain';
 import { History } from './pages/history';
 import { Keys } from './pages/keys';
@@ -16,6 +17,7 @@ import { Plugins } from './pages/plugins';
 import { Problems } from './pages/problems';
 import { NewPage, ResourcePage } from './pages/resource';
 import { Tail } from './pages/tail';
+import { TYK, TykEntity, TykList } from './pages/tyk';
 import { Usage } from './pages/usage';
 import { go, href, usePlace } from './router';
 
@@ -37,7 +39,7 @@ export function App() {
     return () => clearInterval(timer);
   }, [up]);
   useEffect(() => {
-    if (!current?.authenticated) return;
+    if (!current?.authenticated || current.role === 'developer') return;
     if (!about.value) refreshAbout().catch(() => undefined);
     let timer: ReturnType<typeof setTimeout> | undefined;
     const changed = () => {
@@ -55,21 +57,24 @@ export function App() {
       clearTimeout(timer);
       end();
     };
-  }, [current?.authenticated, family]);
+  }, [current?.authenticated, current?.role, family]);
   useEffect(() => {
-    if (!current?.authenticated) return;
+    if (!current?.authenticated || current.role === 'developer') return;
     const look = () => void refreshProblems().catch(() => undefined);
     look();
     const timer = setInterval(look, 30_000);
     return () => clearInterval(timer);
-  }, [current?.authenticated]);
+  }, [current?.authenticated, current?.role]);
+  // A session that ends leaves the page as it is, behind the dialog.
+  const developer = useRef(false);
+  if (current?.role) developer.current = current.role === 'developer';
   if (!current) return <main class="login">{!up ? <Unreachable /> : refused && <Notice tone="bad" title="The gateway refuses this page">{refused}</Notice>}</main>;
   // Whoever was logged in keeps the page, and what was typed there, behind the dialog.
   if (!current.authenticated && !known) return <LogIn />;
   return (
     <>
-      <Frame />
-      {!current.authenticated && <LogIn again />}
+      {developer.current ? <Developer><Theme /></Developer> : <Frame />}
+      {!current.authenticated && <LogIn again developer={developer.current} />}
       <Toasts />
     </>
   );
@@ -79,10 +84,12 @@ function Unreachable() {
   return <Notice tone="bad" title="The gateway does not answer">It is asked again every two seconds.</Notice>;
 }
 
-function LogIn({ again }: { again?: boolean }) {
+function LogIn({ again, developer }: { again?: boolean; developer?: boolean }) {
   const [key, setKey] = useState('');
   const [error, setError] = useState('');
   const [busy, setBusy] = useState(false);
+  const [as, setAs] = useState<'key' | 'token'>(developer ? 'token' : 'key');
+  const oidc = useStore(session)?.oidc;
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     if (again) ref.current?.showModal();
@@ -92,7 +99,7 @@ function LogIn({ again }: { again?: boolean }) {
     setBusy(true);
     setError('');
     try {
-      await logIn(key);
+      await logIn(key, as);
       setKey('');
       if (again) toast('Welcome back');
     } catch (fault) {
@@ -105,11 +112,13 @@ function LogIn({ again }: { again?: boolean }) {
     <form class="login-card" onSubmit={enter}>
       <Logo />
       <h1>{again ? 'The session has ended' : 'Weir'}</h1>
-      <p class="hint">{again ? 'Log in again; what you have typed is still there.' : 'Log in with a key of the Admin API.'}</p>
-      <Field label="Key" error={error} hint="Shown once at the first start, or given by WEIR_ADMIN_KEY. The viewer key shows everything and changes nothing.">
+      <p class="hint">{again ? 'Log in again; what you have typed is still there.' : as === 'key' ? 'Log in with a key of the Admin API.' : 'Log in with your token as a developer.'}</p>
+      {oidc && !again && <a class="button" href="/weir/v1/session/oidc">Log in at your identity provider</a>}
+      <Field label={as === 'key' ? 'Key' : 'Token'} error={error} hint={as === 'key' ? 'Shown once at the first start, or given by WEIR_ADMIN_KEY. The viewer key shows everything and changes nothing.' : 'Given to you by whoever looks after the gateway. It opens your own applications, keys and usage.'}>
         {(id, about) => <input id={id} aria-describedby={about} aria-invalid={!!error} class="input" type="password" autocomplete="current-password" autoFocus value={key} onInput={(event) => setKey(event.currentTarget.value)} />}
       </Field>
       <Button type="submit" tone="primary" busy={busy} disabled={!key}>Log in</Button>
+      <Button tone="quiet" onClick={() => { setAs(as === 'key' ? 'token' : 'key'); setError(''); }}>{as === 'key' ? 'I am a developer' : 'I have a key of the Admin API'}</Button>
     </form>
   );
   return again ? <dialog ref={ref} class="login-again" onCancel={(event) => event.preventDefault()}>{form}</dialog> : <main class="login">{form}</main>;
@@ -159,6 +168,7 @@ function Frame() {
     return () => removeEventListener('keydown', keys);
   }, []);
   const kong = info?.family === 'kong';
+  const tyk = info?.family === 'tyk';
   const kind = page === 'list' || page === 'new' ? second : page === 'entity' ? second : page === 'resource' ? (place.path.includes('credentials') ? 'credentials' : second) : '';
   const link = (path: string[], icon: string, label: string, is: boolean, number?: number) => (
     <li key={label}><a href={href(path)} aria-current={is ? 'page' : undefined}><Icon name={icon} /><span>{label}</span>{number !== undefined && number > 0 && <span class="nav-count">{count(number)}</span>}</a></li>
@@ -173,7 +183,7 @@ function Frame() {
       </header>
       {open && <div class="shade" onClick={() => setOpen(false)} />}
       <nav class={`side ${open ? 'open' : ''}`} aria-label="Pages">
-        <div class="brand"><Logo /><div><strong>Weir{kong && <span class="family"> for Kong</span>}</strong><div class="hint">{info ? `${info.host} · ${info.version}` : ''}</div></div></div>
+        <div class="brand"><Logo /><div><strong>Weir{(kong || tyk) && <span class="family"> for {kong ? 'Kong' : 'Tyk'}</span>}</strong><div class="hint">{info ? `${info.host} · ${info.version}` : ''}</div></div></div>
         <ul>{TOOLS.map(([id, label]) => link(id === 'overview' ? [] : [id], id, label, page === id, id === 'problems' ? found : undefined))}</ul>
         {kong && (['Traffic', 'Callers', 'Security'] as const).map((group) => (
           <div key={group}>
@@ -181,7 +191,13 @@ function Frame() {
             <ul>{KONG.filter((one) => one.group === group).map((one) => link(['list', one.kind], one.icon, one.label, kind === one.kind, info?.counts[one.kind]))}</ul>
           </div>
         ))}
-        {!kong && info && groups.map((group) => (
+        {tyk && (['Traffic', 'Callers'] as const).map((group) => (
+          <div key={group}>
+            <h2>{group}</h2>
+            <ul>{TYK.filter((one) => one.group === group).map((one) => link(['list', one.kind], one.icon, one.label, kind === one.kind))}</ul>
+          </div>
+        ))}
+        {!kong && !tyk && info && groups.map((group) => (
           <div key={group}>
             <h2>{group}</h2>
             <ul>
@@ -199,8 +215,8 @@ function Frame() {
       </nav>
       <main ref={main} id="main" tabIndex={-1}>
         {!up && <Unreachable />}
-        {info?.read_only && page !== 'resource' && <Notice title="Shown, not changed here">{info.read_only}</Notice>}
-        <Content path={place.path} kong={info ? kong : undefined} />
+        {info?.read_only && !tyk && page !== 'resource' && <Notice title="Shown, not changed here">{info.read_only}</Notice>}
+        <Content path={place.path} family={info?.family} />
       </main>
     </div>
   );
@@ -212,14 +228,19 @@ function title([page = 'overview', ...rest]: string[]): string {
   return TOOLS.find(([id]) => id === page)?.[1] ?? page[0]!.toUpperCase() + page.slice(1);
 }
 
-function Content({ path, kong }: { path: string[]; kong?: boolean }) {
+function Content({ path, family }: { path: string[]; family?: string }) {
   const [page = 'overview', ...rest] = path;
-  if (kong === undefined) return <Loading />;
+  if (family === undefined) return <Loading />;
+  const [kong, tyk] = [family === 'kong', family === 'tyk'];
+  if (tyk && ['list', 'new', 'entity'].includes(page)) {
+    if (!TYK.some((one) => one.kind === rest[0])) return <Lost />;
+    return page === 'list' ? <TykList key={rest[0]} kind={rest[0]!} /> : <TykEntity key={rest.join('/')} kind={rest[0]!} id={page === 'entity' ? rest.slice(1).join('/') : undefined} />;
+  }
   if (kong && ['list', 'new', 'entity'].includes(page)) {
     if (!KONG.some((one) => one.kind === rest[0])) return <Lost />;
     return page === 'list' ? <KongList key={rest[0]} kind={rest[0]!} /> : <KongEntity key={rest.join('/')} kind={rest[0]!} id={page === 'entity' ? rest.slice(1).join('/') : undefined} />;
   }
-  if (kong && ['resource', 'keys', 'history', 'plugins'].includes(page)) return <Lost />;
+  if ((kong || tyk) && ['resource', 'keys', 'history', 'plugins'].includes(page)) return <Lost />;
   switch (page) {
     case 'overview': return <Overview />;
     case 'list': return KINDS.some((one) => one.kind === rest[0]) ? <List key={rest[0]} kind={rest[0]!} /> : <Lost />;

@@ -67,4 +67,4 @@ export function usePlace(): Place {
 
 /** The page of a resource by its key. */
 export const resourceHref = (key: string, query: Record<string, string> = {}) =>
-  href([about.value?.family === 'kong' ? 'entity' : 'resource', ...key.split('/')], query);
+  href(about.value?.family === 'tyk' ? ['entity', 'apis', ...key.split('/').slice(1)] : [about.value?.family === 'kong' ? 'entity' : 'resource', ...key.split('/')], query);

@@ -24,8 +24,10 @@ use weir_store::{Commit, Key};
 
 use crate::answer::{Answer, Body, Outcome};
 use crate::dashboard;
+use crate::extensions::self_service;
 use crate::keys::{Identity, Keys};
 use crate::kinds::{Target, check_method};
+use crate::logins::{LoginProvider, Logins};
 use crate::openapi;
 use crate::operations::{self, Found, What};
 use crate::origins::Hosts;
@@ -63,6 +65,8 @@ pub struct Api {
     pub(crate) gateway: Arc<dyn Gateway>,
     pub(crate) options: Options,
     pub(crate) sessions: Sessions,
+    /// Logins by the identity provider that are under way.
+    pub(crate) logins: Logins,
     /// True if the configuration is only ever replaced as a whole.
     pub(crate) standalone: bool,
     /// Name of another family, whose own API has the resources.
@@ -93,6 +97,8 @@ pub struct Options {
     pub ui: Option<Ui>,
     /// True if the dashboard is at `/`.
     pub dashboard: bool,
+    /// Identity provider of the dashboard.
+    pub login: Option<Arc<dyn LoginProvider>>,
     /// True if clients reach the API over TLS.
     pub tls: bool,
     /// Bytes of a request body.
@@ -161,6 +167,7 @@ impl Api {
             gateway,
             options,
             sessions: Sessions::default(),
+            logins: Logins::default(),
             standalone: false,
             family: None,
             last_put,
@@ -275,11 +282,30 @@ impl Api {
                 return Err(refusal);
             }
             let (body, _held) = self.receive(body).await?;
-            return self.session(&head.method, &body, &shown, peer);
+            return self.session(&head.method, &body, &shown, peer).await;
         }
         let query = Query::parse(head.uri.query());
+        match place.as_slice() {
+            ["weir", "v1", "session", "oidc"] => {
+                return match foreign {
+                    Some(refusal) => Err(refusal),
+                    None => self.begin_login(&head.method, peer).await,
+                };
+            }
+            // The browser comes from the provider's page. State and cookie say that it was sent there from here.
+            ["weir", "v1", "session", "oidc", "callback"] => {
+                return self.finish_login(&head.method, &query, &head.headers, peer).await;
+            }
+            _ => {}
+        }
         if let ["weir", "v1", "self", ..] = place.as_slice() {
-            let by = self.developer_of(&head.headers).await?;
+            let by = match head.headers.contains_key(self_service::TOKEN) {
+                true => self.developer_of(&head.headers).await?,
+                false => match foreign {
+                    Some(refusal) => return Err(refusal),
+                    None => self.developer_of_session(&head.method, &shown).await?,
+                },
+            };
             let (body, held) = self.receive(body).await?;
             let request = Request { method: head.method, path, query, fields: head.headers, body, by };
             return self.answer(request, held).await;
@@ -394,6 +420,8 @@ impl Api {
             What::Rollback => self.roll_back(request).await,
             What::Events => self.events(request).await,
             What::Explain => self.explain(request).await,
+            What::Tyk => self.tyk(rest, request).await,
+            What::SendForReal => self.send_for_real(request).await,
             What::Usage => self.usage(request).await,
             What::Keys => self.issued_keys(request).await,
             What::IssueKey => self.issue_key(request).await,
@@ -430,7 +458,9 @@ impl Api {
             What::Problems => self.problems().await,
             What::Plugins => Ok(self.plugins()),
             // Answered before a key is asked for.
-            What::Session | What::Login | What::Logout => Err(Answer::internal()),
+            What::Session | What::Login | What::Logout | What::BeginLogin | What::FinishLogin => {
+                Err(Answer::internal())
+            }
         }
     }
 

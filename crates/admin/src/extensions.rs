@@ -14,7 +14,9 @@ mod products;
 mod quotas;
 mod resources;
 mod rights;
-mod self_service;
+pub(crate) mod self_service;
+mod send;
+mod tyk;
 mod usage;
 
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -27,6 +29,8 @@ use crate::answer::Answer;
 use crate::api::Api;
 use crate::request::Request;
 use crate::{Audience, Changed, Gateway, Refused};
+
+pub use send::OwnRequest;
 
 /// State that a client expects a resource to be in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -27,6 +27,7 @@ mod extensions;
 mod family;
 mod keys;
 mod kinds;
+mod logins;
 mod openapi;
 mod operations;
 mod origins;
@@ -61,8 +62,10 @@ use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
 use weir_usage::Usage;
 
 pub use api::{Api, Options};
+pub use extensions::OwnRequest;
 pub use family::{FamilyAnswer, FamilyApi, FamilyDoor, FamilyRequest};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
+pub use logins::{LoginProvider, Visitor};
 pub use origins::Hosts;
 pub use pulse::Pulse;
 pub use schemas::{PluginSchema, Schemas};
@@ -125,6 +128,19 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why that is no request.
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
+
+    /// A request that the gateway can send to itself.
+    ///
+    /// # Errors
+    /// Why that is no request, or cannot be sent.
+    fn own_request(&self, _request: &str, _fields: Vec<(String, String)>) -> Result<OwnRequest, String> {
+        Err("this gateway has no listener that a request can be sent to".to_owned())
+    }
+
+    /// The answer of Tyk's gateway API: status and JSON. `None` where Tyk's family does not run, or has no such API.
+    fn tyk(&self, _method: &str, _path: &str, _query: Vec<(String, String)>, _body: Vec<u8>) -> Option<(u16, Value)> {
+        None
+    }
 
     /// The figures of the gateway as they come; `None` where nobody takes them.
     fn pulse(&self) -> Option<Arc<Pulse>> {

@@ -226,6 +226,7 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         Takes::NewKey => Some(reference("NewKey")),
         Takes::KeyChange => Some(reference("KeyChange")),
         Takes::Login => Some(reference("Login")),
+        Takes::OwnRequest => Some(reference("OwnRequest")),
         Takes::NewDeveloper => Some(reference("NewDeveloper")),
         Takes::DeveloperChange => Some(reference("DeveloperChange")),
         Takes::NewApplication => Some(reference("NewApplication")),
@@ -374,6 +375,18 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
             "type": "object",
             "properties": { "key": { "type": "string", "description": "a key of the Admin API" } },
             "required": ["key"],
+        }),
+    );
+    components.insert(
+        "OwnRequest".into(),
+        json!({
+            "type": "object",
+            "properties": {
+                "request": { "type": "string", "description": "the method and the URL, or a path: `GET http://example.com/a`" },
+                "headers": { "type": "array", "items": { "type": "string" }, "description": "fields, each `NAME: VALUE`" },
+                "body": { "type": "string", "description": "the body" },
+            },
+            "required": ["request"],
         }),
     );
     components.insert(

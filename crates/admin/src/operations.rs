@@ -40,6 +40,7 @@ pub(crate) enum What {
     Rollback,
     Events,
     Explain,
+    SendForReal,
     Usage,
     Keys,
     IssueKey,
@@ -72,12 +73,15 @@ pub(crate) enum What {
     Session,
     Login,
     Logout,
+    BeginLogin,
+    FinishLogin,
     About,
     Live,
     Requests,
     References,
     Problems,
     Plugins,
+    Tyk,
 }
 
 /// Content of the body of a request.
@@ -93,6 +97,7 @@ pub(crate) enum Takes {
     NewKey,
     KeyChange,
     Login,
+    OwnRequest,
     NewDeveloper,
     DeveloperChange,
     NewApplication,
@@ -158,6 +163,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/weir/v1/explain", What::Explain, "What would become of a request now",
         &[("request", "the method and the URL: `GET http://example.com/a`"), ("header", "a field, `NAME: VALUE`; may stand several times"), ("remote", "the client's address, 127.0.0.1 unless told")],
         Takes::Nothing, &[(400, "that is no request")]),
+    operation(Method::POST, "/weir/v1/explain", What::SendForReal, "Sends a request to this gateway itself, and tells the answer with the time of each phase; for administrators",
+        &[], Takes::OwnRequest, &[(400, "that is no request, or the gateway has no listener that it can be sent to")]),
     operation(Method::GET, "/weir/v1/usage", What::Usage, "Who has called what: sums of requests, errors, bytes and latency, as a table or by time",
         weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
     operation(Method::GET, "/weir/v1/products", What::Products, "APIs with their routes, and the plans on which they may be called",
@@ -222,6 +229,11 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         &[], Takes::Nothing, &[]),
     operation(Method::POST, "/weir/v1/session", What::Login, "Begins a session with a key: the answer sets a cookie that stands for the key",
         &[], Takes::Login, &[(401, "the key opens nothing")]),
+    operation(Method::GET, "/weir/v1/session/oidc", What::BeginLogin, "Sends a browser to the identity provider of the dashboard; asks for no key",
+        &[], Takes::Nothing, &[(302, "to the provider"), (404, "no identity provider is set"), (502, "the provider cannot be asked")]),
+    operation(Method::GET, "/weir/v1/session/oidc/callback", What::FinishLogin, "Ends a login by the identity provider: the answer sets the cookie of a session",
+        &[("state", "the state of the login"), ("code", "the code of the provider"), ("error", "the reason why the provider lets nobody in")],
+        Takes::Nothing, &[(302, "to the dashboard"), (403, "nobody is let in"), (404, "no identity provider is set")]),
     operation(Method::DELETE, "/weir/v1/session", What::Logout, "Ends the session", &[], Takes::Nothing, &[]),
     operation(Method::GET, "/weir/v1/about", What::About, "This gateway: version, start, rights of the key, whether the configuration can be changed, and the number of resources of each kind",
         &[], Takes::Nothing, &[]),
@@ -236,6 +248,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         &[], Takes::Nothing, &[]),
     operation(Method::GET, "/weir/v1/plugins", What::Plugins, "All plugins with their documentation and an example each",
         &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/tyk/{key}", What::Tyk, "APIs, policies and keys of Tyk's family, as Tyk's gateway API tells them: `apis`, `policies/gold`, `keys`; `reload` reads the files again",
+        &[("block", "`true`: a reload is answered when it is done"), ("hashed", "`true`: the key is named by its hash")],
+        Takes::Nothing, &[(404, "there is no such resource, or no gateway API of Tyk")]),
+    operation(Method::POST, "/weir/v1/tyk/{key}", What::Tyk, "Makes an API, a policy or a key", &[], Takes::Resource, &[(404, "there is no gateway API of Tyk")]),
+    operation(Method::PUT, "/weir/v1/tyk/{key}", What::Tyk, "Changes an API, a policy or a key",
+        &[("hashed", "`true`: the key is named by its hash")], Takes::Resource, &[(404, "there is no such resource, or no gateway API of Tyk")]),
+    operation(Method::DELETE, "/weir/v1/tyk/{key}", What::Tyk, "Deletes an API, a policy or a key",
+        &[("hashed", "`true`: the key is named by its hash")], Takes::Nothing, &[(404, "there is no such resource, or no gateway API of Tyk")]),
     operation(Method::GET, "/weir/v1/openapi.json", What::OpenApi, "This document", &[], Takes::Nothing, &[]),
 ];
 
@@ -328,7 +348,16 @@ impl What {
 impl What {
     /// True for an operation that tells of the gateway, whatever its resources look like.
     pub(crate) const fn is_of_the_gateway(self) -> bool {
-        matches!(self, Self::About | Self::Live | Self::Requests | Self::Problems | Self::Explain | Self::Usage)
+        matches!(
+            self,
+            Self::About
+                | Self::Live
+                | Self::Requests
+                | Self::Problems
+                | Self::Explain
+                | Self::SendForReal
+                | Self::Usage
+        )
     }
 }
 

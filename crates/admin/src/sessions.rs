@@ -35,6 +35,8 @@ struct Session {
     csrf: String,
     began: Instant,
     used: Instant,
+    /// Digest of a developer's token, as it was when the session began.
+    token_sha256: Option<String>,
 }
 
 /// A session that has begun: the value of the cookie, and the token that changes need.
@@ -78,6 +80,18 @@ impl Sessions {
     /// # Errors
     /// The system gives no random bytes.
     pub(crate) fn begin(&self, identity: Identity) -> Result<Begun, aws_lc_rs::error::Unspecified> {
+        self.begin_with(identity, None)
+    }
+
+    /// Begins a session of a developer, with the digest of the token.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub(crate) fn begin_with(
+        &self,
+        identity: Identity,
+        token_sha256: Option<String>,
+    ) -> Result<Begun, aws_lc_rs::error::Unspecified> {
         let (token, csrf, now) = (new_key()?, new_key()?, Instant::now());
         let mut sessions = self.lock();
         sessions.retain(|_, session| session.is_alive(now));
@@ -88,17 +102,29 @@ impl Sessions {
             };
             sessions.remove(&oldest);
         }
-        sessions.insert(key_digest(&token), Session { identity, csrf: csrf.clone(), began: now, used: now });
+        sessions
+            .insert(key_digest(&token), Session { identity, csrf: csrf.clone(), began: now, used: now, token_sha256 });
         Ok(Begun { token, csrf })
     }
 
-    /// The owner of the session with this token, and the token that changes need.
+    /// The owner of the session with this token, and the token that changes need. Sessions of developers are not among them.
     pub(crate) fn find(&self, token: &str) -> Option<(Identity, String)> {
+        let found = self.known(token, |session| session.identity.developer.is_none())?;
+        Some((found.0, found.1))
+    }
+
+    /// The same for a session of a developer, with the digest of the developer's token.
+    pub(crate) fn find_developer(&self, token: &str) -> Option<(Identity, String, String)> {
+        let (identity, csrf, digest) = self.known(token, |session| session.identity.developer.is_some())?;
+        Some((identity, csrf, digest?))
+    }
+
+    fn known(&self, token: &str, fits: impl Fn(&Session) -> bool) -> Option<(Identity, String, Option<String>)> {
         let now = Instant::now();
         let mut sessions = self.lock();
-        let session = sessions.get_mut(&key_digest(token)).filter(|session| session.is_alive(now))?;
+        let session = sessions.get_mut(&key_digest(token)).filter(|session| session.is_alive(now) && fits(session))?;
         session.used = now;
-        Some((session.identity.clone(), session.csrf.clone()))
+        Some((session.identity.clone(), session.csrf.clone(), session.token_sha256.clone()))
     }
 
     /// Ends a session.
@@ -144,6 +170,18 @@ mod tests {
         }
         sessions.end(&begun.token);
         assert!(sessions.find(&begun.token).is_none());
+    }
+
+    #[test]
+    fn a_session_of_a_developer_opens_nothing_else() {
+        let sessions = Sessions::default();
+        let identity = Identity { role: Role::Developer, developer: Some("dora".to_owned()), ..viewer() };
+        let begun = sessions.begin_with(identity.clone(), Some("digest".to_owned())).expect("random bytes");
+        assert!(sessions.find(&begun.token).is_none());
+        let found = sessions.find_developer(&begun.token).expect("the session");
+        assert_eq!(found, (identity, begun.csrf, "digest".to_owned()));
+        let other = sessions.begin(viewer()).expect("random bytes");
+        assert!(sessions.find_developer(&other.token).is_none());
     }
 
     #[test]

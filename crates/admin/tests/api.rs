@@ -26,6 +26,7 @@ fn options() -> Options {
         cors: false,
         hosts: Hosts::default(),
         ui: None,
+        login: None,
         dashboard: true,
         tls: false,
         body_size: 64 * 1024,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
-pub use admin::{Admin, AdminKey, AdminRole, AdminTls, Viewer};
+pub use admin::{Admin, AdminKey, AdminOidc, AdminRole, AdminTls, Viewer};
 pub use choice::{
     AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, MetricTypes, RouterMode, TlsVersion,
     Workers,

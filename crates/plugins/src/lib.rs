@@ -22,6 +22,7 @@ mod general;
 pub mod kong;
 mod number_hash;
 mod observe;
+pub mod oidc;
 mod pattern;
 pub mod reference;
 pub mod registry;

@@ -6,8 +6,11 @@
 //!                                             └─► paths: bodies, headers, rewrites, mocks ─► target ─► upstream
 //! ```
 //!
+//! `analytics` records requests for Tyk's Pump when they are over.
+//!
 //! `api` runs in the phase `rewrite` and `paths` in `access`, so the order is Tyk's.
 
+mod analytics;
 mod answers;
 mod api;
 mod body;
@@ -27,7 +30,15 @@ pub use patterns::{is_plain, pattern_of};
 /// Every plugin of the family, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&answers::Answers, &api::Api, &cors::Cors, &gateway::Gateway, &no_api::NoApi, &paths::Paths]
+    &[
+        &analytics::Analytics,
+        &answers::Answers,
+        &api::Api,
+        &cors::Cors,
+        &gateway::Gateway,
+        &no_api::NoApi,
+        &paths::Paths,
+    ]
 }
 
 /// Version of Tyk whose answers these are.

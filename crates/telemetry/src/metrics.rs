@@ -45,7 +45,7 @@ pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use kong::KongMetrics;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
-pub use live::{Figures, Latencies, RING, Seen, ShortText, Watching};
+pub use live::{Figures, Latencies, RING, Seen, ShortText, Tried, Watching};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource, Sample};
 pub use store::StoreStatus;

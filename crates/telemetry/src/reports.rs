@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-pub use deliver::{Carrier, Check, Endpoints, Post, Tcp, Tls, Udp};
+pub use deliver::{Carrier, Check, Documents, Endpoints, List, Post, Tcp, Tls, Udp};
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
 use spill::Spill;
@@ -72,6 +72,10 @@ pub enum Destination {
     Tcp(Tcp),
     /// A receiver of datagrams: one for each record with [`Frame::Lengths`], else one for each batch.
     Udp(Udp),
+    /// A list of Redis, of which each record becomes an element, with [`Frame::Lengths`].
+    List(List),
+    /// A collection of MongoDB, of which each record becomes a document, with [`Frame::Lengths`].
+    Documents(Documents),
 }
 
 /// Text between the records of a batch, and around it.

@@ -43,6 +43,48 @@ pub struct Conf {
     pub of_dashboard: bool,
     /// Seconds that an upstream may take.
     pub proxy_default_timeout: u32,
+    /// Destination of records of requests; none: there are no records.
+    pub analytics: Option<Analytics>,
+}
+
+/// Records of requests for Tyk's Pump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Analytics {
+    /// Their destination.
+    pub to: Records,
+    /// Addresses whose requests are not recorded.
+    pub ignored_ips: Vec<String>,
+}
+
+/// The destination of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// A list in the Redis of `storage`, or of `analytics_storage`.
+    Redis {
+        /// Name or address.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// User; empty: the default user.
+        username: String,
+        /// Password; empty: none.
+        password: String,
+        /// Number of the database.
+        database: u32,
+        /// TLS on the connection.
+        use_ssl: bool,
+        /// True if the certificate is not verified.
+        skips_verification: bool,
+        /// Seconds after which a list that nobody reads is gone; -1: never.
+        expires: i64,
+    },
+    /// A collection of MongoDB, as Tyk 1 wrote it.
+    Mongo {
+        /// URL with the database.
+        url: String,
+        /// The collection.
+        collection: String,
+    },
 }
 
 impl Default for Conf {
@@ -66,6 +108,7 @@ impl Default for Conf {
             health_check: false,
             of_dashboard: false,
             proxy_default_timeout: 0,
+            analytics: None,
         }
     }
 }
@@ -112,6 +155,91 @@ impl Conf {
             health_check: flag("health_check.enable_health_checks"),
             of_dashboard: flag("use_db_app_configs"),
             proxy_default_timeout: number("proxy_default_timeout").unwrap_or_default().min(86_400) as u32,
+            analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
+        })
+    }
+}
+
+impl Analytics {
+    /// # Errors
+    /// The destination is none that records can be written to.
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = |path: &str| pointer(value, path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let texts = |path: &str| {
+            let list = pointer(value, path).and_then(Value::as_array).into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let to = match text("analytics_config.type").as_str() {
+            "mongo" => Records::mongo(&text)?,
+            "" => Records::redis(value)?,
+            other => {
+                let expected = "expected mongo, or none for a list of Redis";
+                return Err(format!("analytics_config.type: {expected}, found '{other}'"));
+            }
+        };
+        if text("analytics_config.serializer_type") == "protobuf" {
+            return Err(
+                "analytics_config.serializer_type: protobuf is not supported: set msgpack, which the Pump reads as \
+                        well"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { to, ignored_ips: texts("analytics_config.ignored_ips") })
+    }
+}
+
+impl Records {
+    fn mongo(text: &dyn Fn(&str) -> String) -> Result<Self, String> {
+        let (url, database) = (text("analytics_config.mongo_url"), text("analytics_config.mongo_db_name"));
+        let collection = text("analytics_config.mongo_collection");
+        if !url.starts_with("mongodb://") {
+            return Err("analytics_config.mongo_url: expected mongodb://HOST:PORT/DATABASE".to_owned());
+        }
+        // The name of the database may stand apart, and TLS is asked for by an argument.
+        let (address, arguments) = url.split_once('?').unwrap_or((&url, ""));
+        let has_database = address.trim_start_matches("mongodb://").contains('/') && !address.ends_with('/');
+        let path = if has_database { String::new() } else { format!("/{database}") };
+        let tls = if arguments.contains("tls=") { "" } else { "tls=false" };
+        let arguments: Vec<&str> = [arguments, tls].into_iter().filter(|text| !text.is_empty()).collect();
+        let url = format!("{}{path}?{}", address.trim_end_matches('/'), arguments.join("&"));
+        let collection = if collection.is_empty() { "tyk_analytics".to_owned() } else { collection };
+        Ok(Self::Mongo { url, collection })
+    }
+
+    fn redis(value: &Value) -> Result<Self, String> {
+        let is_apart = pointer(value, "enable_separate_analytics_store") == Some(&Value::Bool(true));
+        let storage = if is_apart { "analytics_storage" } else { "storage" };
+        let at = |field: &str| value.get(storage).and_then(|storage| storage.get(field));
+        let text = |field: &str| at(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let flag = |field: &str| at(field) == Some(&Value::Bool(true));
+        for field in ["enable_cluster", "master_name"] {
+            if flag(field) || !text(field).is_empty() {
+                let reason = "records are written to one server of Redis: clusters and sentinels are not supported yet";
+                return Err(format!("{storage}.{field}: {reason}, with enable_analytics"));
+            }
+        }
+        let addresses: Vec<&str> =
+            at("addrs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let (host, port) = match addresses.as_slice() {
+            [] => (text("host"), at("port").and_then(Value::as_u64).unwrap_or(6379)),
+            [address] => {
+                let (host, port) = address.rsplit_once(':').unwrap_or((address, "6379"));
+                (host.to_owned(), port.parse().unwrap_or(0))
+            }
+            _ => return Err(format!("{storage}.addrs: expected one address, with enable_analytics")),
+        };
+        let port = u16::try_from(port).ok().filter(|port| *port > 0);
+        let expires = pointer(value, "analytics_config.storage_expiration_time").and_then(Value::as_i64);
+        Ok(Self::Redis {
+            host: if host.is_empty() { "localhost".to_owned() } else { host },
+            port: port.ok_or_else(|| format!("{storage}.port: expected a port"))?,
+            username: text("username"),
+            password: text("password"),
+            database: at("database").and_then(Value::as_u64).unwrap_or(0).min(u64::from(u32::MAX)) as u32,
+            use_ssl: flag("use_ssl"),
+            skips_verification: flag("ssl_insecure_skip_verify"),
+            // Tyk's own, where none is given.
+            expires: expires.filter(|seconds| *seconds != 0).unwrap_or(60),
         })
     }
 }
@@ -142,7 +270,10 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
 
 /// Settings without an effect here that somebody may rely on, with the reason.
 pub(crate) const DOUBTED: &[(&str, &str)] = &[
-    ("enable_analytics", "analytics are not written to Redis or MongoDB: see usage.enabled in the settings"),
+    ("analytics_config.enable_detailed_recording", "requests and answers are not recorded in whole"),
+    ("analytics_config.enable_geo_ip", "places of addresses are not looked up: records have none"),
+    ("analytics_config.normalise_urls.enabled", "records have paths as they came"),
+    ("analytics_config.enable_multiple_analytics_keys", "records go to one list, which the Pump reads as well"),
     ("storage.host", "sessions of keys are kept in the data directory of the gateway: keys in Redis are not read"),
     ("storage.addrs", "sessions of keys are kept in the data directory of the gateway: keys in Redis are not read"),
     (

@@ -7,6 +7,7 @@
 //! | `tyk.conf` | fields of all of them |
 
 mod access;
+mod analytics;
 mod target;
 mod versions;
 
@@ -89,6 +90,7 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         map(mark, [("api_id", text(own)), ("name", text(api.text("name"))), ("org_id", text(api.text("org_id")))]);
     guard.insert("listen_path", text(listen));
     guard.insert("expires", number(versions::expiry(api, found)));
+    let version_names = versions.names();
     guard.insert("versions", versions.guard);
     guard.insert("tells_rates", flag(conf.tells_rates));
     for (field, switch) in [("allowed_ips", "enable_ip_whitelisting"), ("blacklisted_ips", "enable_ip_blacklisting")] {
@@ -113,6 +115,9 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
     if api.flag("CORS.enable") {
         plugins.insert("cors", access::cors(api));
     }
+    if let Some(records) = conf.analytics.as_ref().filter(|_| !api.flag("do_not_track")) {
+        plugins.insert("analytics", analytics::analytics(api, own, version_names, records));
+    }
     let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
     item.insert("upstream", upstream);
     item.insert("enable_websocket", flag(true));
@@ -132,6 +137,8 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         ("plugins.api.access.ways", "auth"),
         ("plugins.paths.versions", "version_data.versions"),
         ("plugins.cors", "CORS"),
+        ("plugins.analytics.tag_headers", "tag_headers"),
+        ("plugins.analytics", ""),
         ("plugins.api", ""),
         ("plugins.paths", ""),
         ("upstream", "proxy"),

@@ -3,8 +3,8 @@
 mod bson;
 mod clickhouse;
 mod csv;
-mod link;
-mod mongodb;
+pub(crate) mod link;
+pub(crate) mod mongodb;
 mod postgresql;
 mod scram;
 

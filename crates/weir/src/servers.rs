@@ -6,6 +6,7 @@ pub(crate) mod control;
 pub(crate) mod health_pages;
 pub(crate) mod insight;
 pub(crate) mod kong_admin;
+pub(crate) mod login;
 pub(crate) mod metrics;
 pub(crate) mod pages;
 pub(crate) mod schemas;

@@ -39,8 +39,8 @@ fn expressions() -> Vec<(String, String)> {
 
 /// As Grafana puts them in.
 fn filled(expression: &str) -> String {
-    let mut filled = expression.replace("$__rate_interval", "5s");
-    for variable in ["$instance", "$route", "$node"] {
+    let mut filled = expression.replace("$__rate_interval", "5s").replace("[1m]", "[5s]");
+    for variable in ["$instance", "$route", "$node", "$service", "$consumer", "$upstream"] {
         filled = filled.replace(variable, ".*");
     }
     assert!(!filled.contains('$'), "{expression}");
@@ -85,6 +85,25 @@ fn values(address: SocketAddr, expression: &str) -> Option<Result<usize, String>
     })
 }
 
+/// Waits until every expression has values, while requests go on.
+fn have_values(gateway: &Gateway, expressions: impl Iterator<Item = (String, String)>, request: impl Fn()) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_prometheus, address) = prometheus(gateway, folder.path());
+    let mut left: BTreeSet<(String, String)> =
+        expressions.map(|(place, expression)| (place, filled(&expression))).collect();
+    let began = Instant::now();
+    while !left.is_empty() {
+        assert!(began.elapsed() < 3 * LIMIT, "without a value: {left:#?}");
+        request();
+        left.retain(|(place, expression)| match values(address, expression) {
+            Some(Ok(found)) => found == 0,
+            Some(Err(error)) => panic!("{place}: {expression}: {error}"),
+            None => true,
+        });
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn every_expression_has_values_in_prometheus() {
     let origin = Origin::answering(|request| match request.target.as_str() {
@@ -97,21 +116,110 @@ fn every_expression_has_values_in_prometheus() {
         "upstreams": [{ "id": "u", "nodes": { origin.node(): 1 }, "checks": checks }],
     }))
     .start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let (_prometheus, address) = prometheus(&gateway, folder.path());
-    let mut left: BTreeSet<(String, String)> =
-        expressions().into_iter().map(|(place, expression)| (place, filled(&expression))).collect();
-    let began = Instant::now();
-    while !left.is_empty() {
-        assert!(began.elapsed() < 3 * LIMIT, "without a value: {left:#?}");
+    have_values(&gateway, expressions().into_iter(), || {
         assert_eq!(gateway.get("/hello").status, 200);
         assert_eq!(gateway.get("/fails").status, 500);
         gateway.client().request("BROKEN\r\n\r\n");
-        left.retain(|(place, expression)| match values(address, expression) {
-            Some(Ok(found)) => found == 0,
-            Some(Err(error)) => panic!("{place}: {expression}: {error}"),
-            None => true,
-        });
-        thread::sleep(Duration::from_millis(100));
+    });
+}
+
+const OF: &str = r#"service=~"$service",route=~"$route",instance=~"$instance""#;
+
+/// The expressions of APISIX's public board, `apisix-grafana-dashboard.json`. Three of its panels are about etcd and shared
+/// dictionaries of nginx, which this gateway may not have or never has.
+fn expressions_of_apisix() -> Vec<String> {
+    let mut all = vec![
+        r#"sum(apisix_http_requests_total{instance=~"$instance"})"#.to_owned(),
+        r#"sum(apisix_nginx_http_current_connections{state=~"active|reading|writing|waiting", instance=~"$instance"}) by (state)"#.to_owned(),
+        r#"sum(rate(apisix_bandwidth{instance=~"$instance"}[$__rate_interval])) by (type)"#.to_owned(),
+        format!("sum(rate(apisix_http_status{{{OF}}}[$__rate_interval])) by (code)"),
+        r#"sum(rate(apisix_http_status{instance=~"$instance"}[$__rate_interval]))"#.to_owned(),
+        r#"sum(apisix_nginx_metric_errors_total{instance=~"$instance"})"#.to_owned(),
+    ];
+    for state in ["accepted", "handled"] {
+        all.push(format!("sum(apisix_nginx_http_current_connections{{state=\"{state}\", instance=~\"$instance\"}})"));
     }
+    for by in ["service", "route"] {
+        all.push(format!("sum(irate(apisix_bandwidth{{type=\"ingress\", {OF}}}[$__rate_interval])) by ({by})"));
+        all.push(format!("sum(rate(apisix_bandwidth{{type=\"egress\", {OF}}}[$__rate_interval])) by ({by})"));
+        all.push(format!("sum(rate(apisix_http_status{{{OF}}}[$__rate_interval])) by ({by})"));
+    }
+    let of = r#"service=~"$service",consumer=~"$consumer",node=~"$node",route=~"$route""#;
+    for (kind, share) in
+        ["request", "apisix", "upstream"].into_iter().flat_map(|kind| [0.9, 0.95, 0.99].map(|share| (kind, share)))
+    {
+        let rate = format!("rate(apisix_http_latency_bucket{{type=~\"{kind}\",{of}}}[$__rate_interval])");
+        all.push(format!("histogram_quantile({share}, sum({rate}) by (le))"));
+    }
+    all.extend(
+        ["service", "route", "instance", "consumer", "node"]
+            .map(|label| format!("apisix_http_status{{{label}=~\".+\"}}")),
+    );
+    all
+}
+
+#[test]
+fn the_public_board_of_apisix_is_filled() {
+    let origin = Origin::hello();
+    let gateway = Start::new(json!({
+        "routes": [{ "id": "r", "uri": "/*", "plugins": { "prometheus": {}, "key-auth": {} }, "service_id": "s" }],
+        "services": [{ "id": "s", "upstream": { "nodes": { origin.node(): 1 } } }],
+        "consumers": [{ "username": "jack", "plugins": { "key-auth": { "key": "jacks" } } }],
+    }))
+    .start();
+    let all = expressions_of_apisix().into_iter().map(|expression| ("APISIX".to_owned(), expression));
+    have_values(&gateway, all, || {
+        let answer = gateway.client().request("GET /x HTTP/1.1\r\nHost: a\r\napikey: jacks\r\n\r\n");
+        assert_eq!(answer.status, 200);
+    });
+}
+
+/// The expressions of Kong's public board, `kong-official.json` of Kong 3. Its two panels about the memory of Lua are empty here.
+fn expressions_of_kong() -> Vec<String> {
+    let mut all = vec![
+        r#"sum(rate(kong_http_requests_total{instance=~"$instance"}[1m]))"#.to_owned(),
+        r#"sum(irate(kong_bandwidth_bytes{instance=~"$instance"}[1m])) by (type)"#.to_owned(),
+        r#"sum(irate(kong_bandwidth_bytes{direction="ingress", service =~"$service"}[1m])) by (service)"#.to_owned(),
+        r#"sum(kong_nginx_connections_total{state=~"active|reading|writing|waiting", instance=~"$instance"}) by (state)"#.to_owned(),
+        r#"sum(kong_upstream_target_health{state="healthy",upstream=~"$upstream"}) by (upstream,target,address) * -1 + sum(kong_upstream_target_health{state=~"(unhealthy|dns_error)",upstream=~"$upstream"}) by (upstream,target,address)"#.to_owned(),
+        r#"sum(label_replace(label_replace(label_replace(kong_upstream_target_health{upstream=~"$upstream"}, "state_value", "1", "state", "healthy"), "state_value", "0", "state", "healthchecks_off"), "state_value", "-1", "state", "(dns_error|unhealthy)")) by (upstream, target, address, state, state_value) > 0"#.to_owned(),
+    ];
+    for by in ["service", "route", "service,code", "route,code"] {
+        all.push(format!("sum(rate(kong_http_requests_total{{{OF}}}[1m])) by ({by})"));
+    }
+    for metric in ["kong_kong_latency_ms", "kong_request_latency_ms", "kong_upstream_latency_ms"] {
+        for share in [0.9, 0.95, 0.99] {
+            for (of, by) in [("", "le"), (OF, "service,le"), (OF, "route,le")] {
+                all.push(format!("histogram_quantile({share}, sum(rate({metric}_bucket{{{of}}}[1m])) by ({by}))"));
+            }
+        }
+    }
+    all.extend(
+        ["service", "route"]
+            .map(|by| format!("sum(irate(kong_bandwidth_bytes{{direction=\"egress\", {OF}}}[1m])) by ({by})")),
+    );
+    all.extend(
+        ["total", "handled", "accepted"]
+            .map(|state| format!("sum(kong_nginx_connections_total{{state=\"{state}\", instance=~\"$instance\"}})")),
+    );
+    all.push(r#"kong_upstream_target_health{upstream=~".+"}"#.to_owned());
+    all
+}
+
+#[test]
+fn the_public_board_of_kong_is_filled() {
+    let origin = Origin::hello();
+    let metrics = json!({ "name": "prometheus", "config": {
+        "status_code_metrics": true, "latency_metrics": true, "bandwidth_metrics": true, "upstream_health_metrics": true,
+    }});
+    let check = json!({ "active": { "type": "tcp", "healthy": { "interval": 1, "successes": 1 }, "unhealthy": { "interval": 1 } } });
+    let gateway = Start::new(json!({
+        "_format_version": "3.0",
+        "plugins": [metrics],
+        "upstreams": [{ "name": "u", "healthchecks": check, "targets": [{ "target": origin.node() }] }],
+        "services": [{ "name": "s", "host": "u", "routes": [{ "name": "r", "paths": ["/"] }] }],
+    }))
+    .start();
+    let all = expressions_of_kong().into_iter().map(|expression| ("Kong".to_owned(), expression));
+    have_values(&gateway, all, || assert_eq!(gateway.get("/x").status, 200));
 }

@@ -4,10 +4,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Response, Start, program, repository};
+use crate::harness::{
+    ADMIN_KEY, Answer, Gateway, LIMIT, Origin, RawClient, Response, Start, binary, program, repository, timed, weir,
+};
 
 const VIEWER: &str = "the-viewer-key";
 const OPERATOR: &str = "the-operator-key";
@@ -35,7 +38,12 @@ struct Session {
 }
 
 fn log_in(gateway: &Gateway, key: &str) -> Session {
-    let answer = send(gateway, "POST", "/weir/v1/session", "", &json!({ "key": key }).to_string());
+    begin(gateway, &json!({ "key": key }))
+}
+
+/// Begins a session with a key, or with the token of a developer.
+fn begin(gateway: &Gateway, proof: &Value) -> Session {
+    let answer = send(gateway, "POST", "/weir/v1/session", "", &proof.to_string());
     assert_eq!(answer.status, 200, "{answer:?}");
     let set = answer.field("set-cookie").expect("a cookie").to_owned();
     let port = gateway.admin.expect("an Admin API").port();
@@ -82,7 +90,10 @@ fn a_session_stands_for_a_key_and_changes_need_its_token() {
     let wrong = send(&gateway, "POST", "/weir/v1/session", "", r#"{"key":"wrong"}"#);
     assert_eq!((wrong.status, wrong.field("set-cookie")), (401, None), "{wrong:?}");
     assert_eq!(send(&gateway, "POST", "/weir/v1/session", "", "{}").status, 400);
-    assert_eq!(send(&gateway, "GET", "/weir/v1/session", "", "").json(), json!({ "authenticated": false }));
+    assert_eq!(
+        send(&gateway, "GET", "/weir/v1/session", "", "").json(),
+        json!({ "authenticated": false, "oidc": false })
+    );
 
     let admin = log_in(&gateway, ADMIN_KEY);
     let (cookie, token) = (&admin.cookie, &admin.token);
@@ -227,6 +238,177 @@ fn lists_are_searched_and_paged_without_telling_secrets() {
 }
 
 #[test]
+fn a_developer_has_a_page_and_nothing_else() {
+    let gateway = start();
+    let key = format!("X-API-KEY: {ADMIN_KEY}\r\n");
+    let admin = |method: &str, path: &str, body: &Value| {
+        let answer = send(&gateway, method, &format!("/weir/v1/{path}"), &key, &body.to_string());
+        assert!(answer.status < 300, "{path}: {answer:?}");
+        answer.json()
+    };
+    admin("PUT", "resources/plans/free", &json!({ "limits": [{ "count": 3, "per": "day" }] }));
+    admin("PUT", "resources/upstreams/u", &json!({ "nodes": { "127.0.0.1:1": 1 } }));
+    admin(
+        "PUT",
+        "resources/routes/shop",
+        &json!({ "uri": "/shop", "upstream_id": "u", "plugins": { "key-auth": {} } }),
+    );
+    let made = admin("POST", "developers", &json!({ "id": "dora", "name": "Dora", "plans": ["free"] }));
+    let token = made["token"].as_str().expect("a token").to_owned();
+    for wrong in ["dora.x", "x", ""] {
+        let answer = send(&gateway, "POST", "/weir/v1/session", "", &json!({ "token": wrong }).to_string());
+        assert_eq!((answer.status, answer.field("set-cookie")), (401, None), "{wrong}");
+    }
+    let dora = begin(&gateway, &json!({ "token": token }));
+    let told = send(&gateway, "GET", "/weir/v1/session", &dora.cookie, "").json();
+    assert_eq!((&told["role"], &told["name"]), (&json!("developer"), &json!("developer dora")), "{told}");
+    let own = |method: &str, path: &str, fields: &str, body: &str| {
+        send(&gateway, method, &format!("/weir/v1/self{path}"), &format!("{}{fields}", dora.cookie), body)
+    };
+    assert_eq!(own("GET", "", "", "").json()["products"][0]["api"], "shop");
+    let body = r#"{"desc":"A phone","plans":["free"]}"#;
+    assert_eq!(own("POST", "/applications", "", body).status, 403, "without the token of the session");
+    assert_eq!(own("POST", "/applications", &format!("{}Origin: http://evil.test\r\n", dora.token), body).status, 403);
+    let app = own("POST", "/applications", &dora.token, body);
+    assert_eq!(app.status, 201, "{app:?}");
+    let id = app.json()["id"].as_str().expect("an id").to_owned();
+    let made = own("POST", &format!("/applications/{id}/keys"), &dora.token, "{}");
+    assert!(made.status == 201 && made.json()["key"].is_string(), "{made:?}");
+    // The session opens nothing else.
+    for path in ["resources", "about", "history", "live", "keys", "tyk/apis"] {
+        assert_eq!(send(&gateway, "GET", &format!("/weir/v1/{path}"), &dora.cookie, "").status, 401, "{path}");
+    }
+    assert_eq!(send(&gateway, "GET", "/apisix/admin/routes", &dora.cookie, "").status, 401);
+    let both = format!("{}{}", dora.cookie, dora.token);
+    assert_eq!(send(&gateway, "PUT", "/weir/v1/resources/plans/free", &both, "{}").status, 401);
+    // An administrator's session is not a developer's.
+    let administrator = log_in(&gateway, ADMIN_KEY);
+    assert_eq!(send(&gateway, "GET", "/weir/v1/self", &administrator.cookie, "").status, 401);
+    admin("PATCH", "developers/dora", &json!({ "suspended": true }));
+    assert_eq!(own("GET", "", "", "").status, 403);
+    admin("PATCH", "developers/dora", &json!({ "suspended": false }));
+    assert_eq!(own("GET", "", "", "").status, 200);
+    // With another token the session is over.
+    admin("PATCH", "developers/dora", &json!({ "renew_token": true }));
+    assert_eq!(own("GET", "", "", "").status, 401);
+    assert_eq!(send(&gateway, "GET", "/weir/v1/session", &dora.cookie, "").json()["authenticated"], false);
+}
+
+#[test]
+fn a_request_is_sent_for_real_and_its_phases_are_told() {
+    let origin = Origin::answering(|request| {
+        std::thread::sleep(Duration::from_millis(30));
+        match request.target.as_str() {
+            "/hello?a=1" => Answer::ok("hello"),
+            _ => Answer::status(404, "no"),
+        }
+    });
+    let gateway = start();
+    gateway.must("PUT", "upstreams/u", &json!({ "nodes": { origin.node(): 1 } }).to_string());
+    gateway.must("PUT", "routes/r", r#"{"uri":"/*","upstream_id":"u","plugins":{"key-auth":{}}}"#);
+    gateway.must("PUT", "consumers/jack", r#"{"username":"jack","plugins":{"key-auth":{"key":"jacks"}}}"#);
+    let ask = |key: &str, body: &Value| {
+        send(&gateway, "POST", "/weir/v1/explain", &format!("X-API-KEY: {key}\r\n"), &body.to_string())
+    };
+    let wanted =
+        json!({ "request": "POST http://a.test/hello?a=1", "headers": ["apikey: jacks", "X-Own: 7"], "body": "text" });
+    let answer = ask(ADMIN_KEY, &wanted);
+    let told = answer.json();
+    assert_eq!(
+        (answer.status, &told["status"], &told["body"], &told["body_bytes"]),
+        (200, &json!(200), &json!("hello"), &json!(5)),
+        "{told}"
+    );
+    let seen = origin.last();
+    assert_eq!((seen.method.as_str(), seen.field("x-own"), seen.body.as_slice()), ("POST", Some("7"), &b"text"[..]));
+    assert_eq!(seen.field("host"), Some("a.test"));
+    let gateway_side = &told["gateway"];
+    assert_eq!((&gateway_side["route"], &gateway_side["consumer"]), (&json!("r"), &json!("jack")), "{told}");
+    let phases = gateway_side["phases"].as_array().expect("phases");
+    let ms = |value: &Value| value.as_f64().expect("a number");
+    let sum: f64 = phases.iter().map(|phase| ms(&phase["ms"])).sum();
+    let wait = phases.iter().find(|phase| phase["name"] == "wait for the node").expect("the wait");
+    assert!((sum - ms(&gateway_side["ms"])).abs() < 0.01 && ms(&wait["ms"]) >= 29.0, "{told}");
+    assert!(
+        ms(&told["times"]["total_ms"]) >= 30.0 && ms(&told["times"]["connect_ms"]) < ms(&told["times"]["head_ms"]),
+        "{told}"
+    );
+    let refused = ask(ADMIN_KEY, &json!({ "request": "/hello" })).json();
+    assert_eq!(
+        (&refused["status"], refused["gateway"]["phases"].as_array().map(Vec::len)),
+        (&json!(401), Some(1)),
+        "{refused}"
+    );
+    for (body, reason) in [
+        (json!({}), "request: expected a method and a URL"),
+        (json!({ "request": "GET https://a.test/" }), "https is explained and not sent"),
+        (json!({ "request": "GET /", "headers": ["bad"] }), "headers: expected a list"),
+        (json!({ "request": "GET /", "headers": ["Content-Length: 9"] }), "it is made of the body"),
+    ] {
+        let answer = ask(ADMIN_KEY, &body);
+        assert!(answer.status == 400 && answer.text().contains(reason), "{body}: {answer:?}");
+    }
+    assert_eq!(ask(OPERATOR, &wanted).status, 403);
+    assert_eq!(ask(VIEWER, &wanted).status, 401);
+}
+
+#[test]
+fn a_hundred_thousand_resources_are_searched_in_a_tenth_of_a_second() {
+    const COUNT: usize = 100_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, data) = (folder.path().join("rules.json"), folder.path().join("data"));
+    let routes: Vec<Value> = (0..COUNT)
+        .map(|number| {
+            json!({ "id": format!("route-{number}"), "name": format!("Orders of shop {}", number % 1000), "uri": format!("/orders/{number}/*"),
+                    "upstream_id": "u", "plugins": { "key-auth": {} } })
+        })
+        .collect();
+    let rules = json!({ "routes": routes, "upstreams": [{ "id": "u", "nodes": { "127.0.0.1:1": 1 } }] });
+    std::fs::write(&file, rules.to_string()).expect("write a file");
+    let [file, place] = [&file, &data].map(|path| path.display().to_string());
+    let (status, out, err) = weir(&["store", "import", &file, "--data-dir", &place]);
+    assert_eq!(status, 0, "{out}{err}");
+    let gateway = Start::stored().data_dir(&data).start();
+    let addr = gateway.admin.expect("an Admin API");
+    // An unoptimised gateway takes ten times as long.
+    let is_optimised = !binary().components().any(|part| part.as_os_str() == "debug");
+    let limit = Duration::from_millis(if is_optimised { 100 } else { 1000 });
+    for (query, total) in [
+        ("q=route-99999", 1),
+        ("q=SHOP%20777", 280),
+        ("q=orders%20key-auth", COUNT),
+        ("q=nowhere", 0),
+        ("page=1500&page_size=50", COUNT),
+        ("sort=modified", COUNT),
+    ] {
+        let ask = || {
+            let head = format!(
+                "GET /weir/v1/resources?kind=routes&{query} HTTP/1.1\r\nHost: {addr}\r\nX-API-KEY: {ADMIN_KEY}\r\n\r\n"
+            );
+            let (answer, took) = timed(|| RawClient::connect(addr).request(head));
+            assert_eq!(answer.status, 200, "{query}: {answer:?}");
+            let told = answer.json();
+            let shown = told["resources"].as_array().map_or(0, Vec::len);
+            assert_eq!((&told["total"], shown), (&json!(total), total.min(50)), "{query}");
+            took
+        };
+        // The quickest of several, for other tests run at the same time.
+        let took = (0..20).map(|_| ask()).min().expect("a time");
+        assert!(took < limit, "{query}: {took:?}");
+    }
+    let page = send(
+        &gateway,
+        "GET",
+        "/weir/v1/resources?kind=routes&page=3&page_size=2",
+        &format!("X-API-KEY: {ADMIN_KEY}\r\n"),
+        "",
+    );
+    let keys: Vec<_> =
+        page.json()["resources"].as_array().expect("a list").iter().map(|one| one["key"].clone()).collect();
+    assert_eq!(keys, [json!("routes/route-1000"), json!("routes/route-10000")], "in the order of keys");
+}
+
+#[test]
 fn a_file_is_shown_and_says_why_it_cannot_be_changed() {
     let config = json!({ "routes": [{ "id": "r", "uri": "/", "upstream": { "nodes": { "127.0.0.1:1": 1 } } }] });
     let gateway =
@@ -325,6 +507,11 @@ fn a_browser_goes_through_all_pages() {
     });
     let of_file =
         Start::new(file).settings("listen: {admin: '127.0.0.1:0'}\n").variable("WEIR_ADMIN_KEY", ADMIN_KEY).start();
+    let site = crate::tyk::Site::new();
+    site.api("orders", crate::tyk::keyless("orders", "/orders/", "/"));
+    let conf = site.conf(json!({}));
+    let tyk =
+        Start::at(&conf).settings("listen: {admin: '127.0.0.1:0'}\n").variable("WEIR_ADMIN_KEY", ADMIN_KEY).start();
     let kong = Start::stored().argument("--family=kong").settings(format!("admin: {{key: {ADMIN_KEY}}}\n")).start();
     let url = |addr: std::net::SocketAddr| format!("http://{addr}");
     let output = Command::new(program("node"))
@@ -335,6 +522,8 @@ fn a_browser_goes_through_all_pages() {
         .env("FILE_ADMIN", url(of_file.admin.expect("an Admin API")))
         .env("KONG_ADMIN", url(kong.admin.expect("an Admin API")))
         .env("KONG_GATEWAY", url(kong.addr))
+        .env("TYK_ADMIN", url(tyk.admin.expect("an Admin API")))
+        .env("TYK_GATEWAY", url(tyk.addr))
         .env("ORIGIN", origin.node())
         .env("ADMIN_KEY", ADMIN_KEY)
         .env("VIEWER_KEY", VIEWER)

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::extensions::ask;
-use crate::harness::{Answer, Gateway, LIMIT, Origin, Start, get, repository, route_to, wait_until, weir};
+use crate::harness::{
+    Answer, Gateway, LIMIT, Origin, Process, Start, free_port, get, repository, route_to, wait_until, weir,
+};
 use crate::streams_postgres::{Postgres, ask as query};
 
 /// The settings of a gateway with these exports.
@@ -37,7 +40,7 @@ fn send(gateway: &Gateway, requests: usize) {
 }
 
 /// Requests that a gateway has recorded itself.
-fn recorded(gateway: &Gateway) -> u64 {
+pub(crate) fn recorded(gateway: &Gateway) -> u64 {
     let (status, answer) = ask(gateway, "GET", "usage?from=-3h", "");
     assert_eq!(status, 200, "{answer}");
     answer["rows"].as_array().expect("rows").iter().filter_map(|row| row["requests"].as_u64()).sum()
@@ -200,7 +203,7 @@ fn documents_are_put_into_mongodb() {
 }
 
 /// A process that ends with the test.
-struct Ends(Child);
+pub(crate) struct Ends(pub(crate) Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -258,4 +261,94 @@ fn wrong_exports_stop_the_start() {
         assert!(status != 0 && said.contains(reason), "{usage}: {status}: {said}");
         assert!(!said.contains("hidden"), "{usage}: {said}");
     }
+}
+
+/// FerretDB, which keeps documents in SQLite.
+struct Ferret {
+    program: PathBuf,
+    port: u16,
+    folder: TempDir,
+    process: Option<Process>,
+}
+
+impl Ferret {
+    /// The server, if `make test-peers` has built it.
+    fn start() -> Option<Self> {
+        let program = repository().join("target/test-tools/ferretdb");
+        if !program.exists() {
+            println!("left out: make test-peers builds {}", program.display());
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut ferret = Self { program, port: free_port(), folder, process: None };
+        ferret.restart();
+        Some(ferret)
+    }
+
+    /// Ends the server without a word, and starts it with what it had.
+    fn restart(&mut self) {
+        self.kill();
+        let folder = self.folder.path().display();
+        let mut command = Command::new(&self.program);
+        command.args(["--handler=sqlite", "--telemetry=disable", "--debug-addr=-", "--log-level=error"]);
+        command.args([format!("--sqlite-url=file:{folder}/"), format!("--state-dir={folder}")]);
+        command.arg(format!("--listen-addr=127.0.0.1:{}", self.port));
+        command.args([
+            "--test-enable-new-auth",
+            "--setup-username=jack",
+            "--setup-password=se/cret",
+            "--setup-database=usage",
+        ]);
+        self.process = Some(Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null())));
+        wait_until("FerretDB to answer", LIMIT, || self.documents().map(drop));
+    }
+
+    fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// All documents of the collection, read by MongoDB's own driver.
+    fn documents(&self) -> Option<Vec<Value>> {
+        let script = "import json, sys, pymongo\n\
+             client = pymongo.MongoClient(sys.argv[1], serverSelectionTimeoutMS=2000)\n\
+             print(json.dumps(list(client.usage.sums.find()), default=lambda one: one.timestamp()))";
+        let url =
+            format!("mongodb://jack:se%2Fcret@127.0.0.1:{}/?authSource=usage&authMechanism=SCRAM-SHA-256", self.port);
+        let python = repository().join("target/test-tools/bin/python");
+        let output = Command::new(python).args(["-c", script, &url]).output().expect("run tools/install-test-deps");
+        serde_json::from_slice(&output.stdout).ok()
+    }
+}
+
+/// MongoDB's protocol as FerretDB speaks it.
+#[test]
+fn documents_are_put_into_ferretdb() {
+    let Some(mut ferret) = Ferret::start() else { return };
+    let (origin, folder) = (Origin::hello(), tempfile::tempdir().expect("a folder"));
+    let url = |password: &str| {
+        format!("mongodb://jack:{password}@127.0.0.1:{}/usage?tls=false&authSource=usage", ferret.port)
+    };
+    let exports = json!([
+        { "name": "right", "to": "mongodb", "url": url("se%2Fcret"), "table": "sums" },
+        { "name": "wrong", "to": "mongodb", "url": url("guessed"), "table": "sums" },
+    ]);
+    let gateway = start(folder.path(), &settings("g1", Path::new("system"), &exports), &origin);
+    let sum = |ferret: &Ferret| {
+        let documents = ferret.documents().unwrap_or_default();
+        documents.iter().filter_map(|one| one["requests"].as_u64()).sum::<u64>()
+    };
+    send(&gateway, 30);
+    wait_until("all to be there", LIMIT, || (sum(&ferret) == 30).then_some(()));
+    ferret.kill();
+    send(&gateway, 20);
+    wait_until("an attempt that fails", LIMIT, || {
+        (gateway.metric("weir_usage_export_failures_total", &[("export", "right")]) > 0.0).then_some(())
+    });
+    ferret.restart();
+    wait_until("the rest to be there, and nothing twice", LIMIT, || (sum(&ferret) == 50).then_some(()));
+    let documents = ferret.documents().expect("documents");
+    let first = &documents[0];
+    let told = (&first["gateway"], &first["route"], &first["status"], &first["consumer"]);
+    assert_eq!(told, (&json!("g1"), &json!("all"), &json!(2), &json!("")), "{first}");
+    assert!(gateway.metric("weir_usage_export_failures_total", &[("export", "wrong")]) > 0.0);
 }

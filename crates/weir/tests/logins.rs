@@ -8,7 +8,7 @@ use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Origin, Process, RawClient, Response, program, repository};
+use crate::harness::{Gateway, Origin, Process, RawClient, Response, Start, free_port, program, repository};
 use crate::openid_connect::{Provider, jwk};
 use crate::tokens::{Signer, now, openssl};
 
@@ -22,10 +22,15 @@ struct RealProvider {
 
 impl RealProvider {
     fn start() -> Self {
+        Self::sending_back_to(&["http://app.test/callback", "http://app.test/in/.apisix/redirect"])
+    }
+
+    /// A provider that sends users back to these places.
+    fn sending_back_to(places: &[&str]) -> Self {
         let module = repository().join("target/test-tools/node_modules/oidc-provider/lib/index.js");
         let script = repository().join("crates/weir/tests/harness/provider.mjs");
         let mut command = Command::new(program("node"));
-        command.args([script, module]).args(["http://app.test/callback", "http://app.test/in/.apisix/redirect"]);
+        command.args([script, module]).args(places);
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::null()));
         let mut output = BufReader::new(process.child().stdout.take().expect("its output"));
         let lines = output.by_ref().lines().map_while(Result::ok);
@@ -211,6 +216,63 @@ fn a_user_logs_in_and_out() {
     let (at, last) = browser.follow(out, "http://app.test/logout", "jill");
     assert_eq!((at.as_str(), last.status), ("http://app.test/bye", 200));
     assert_eq!(decoded(origin.last().field("x-userinfo"))["sub"], "jill");
+}
+
+#[test]
+fn people_log_in_to_the_dashboard_at_their_identity_provider() {
+    let port = free_port();
+    let dashboard = format!("http://127.0.0.1:{port}");
+    let provider = RealProvider::sending_back_to(&[&format!("{dashboard}/weir/v1/session/oidc/callback")]);
+    let settings = json!({
+        "listen": { "admin": format!("127.0.0.1:{port}") },
+        "admin": { "oidc": {
+            "issuer": format!("http://{}", provider.host()), "client_id": "gateway",
+            "client_secret": "the secret of the gateway", "public_url": dashboard, "scopes": ["openid", "email"],
+            "role_claim": "email", "admins": ["jack@example.test"], "viewers": ["jill@example.test", "x"],
+        }},
+    });
+    let gateway = Start::stored().admin_by_settings().settings(settings).start();
+    let browser = || {
+        let own = (format!("127.0.0.1:{port}"), SocketAddr::from(([127, 0, 0, 1], port)));
+        let of_provider = (provider.host(), SocketAddr::from(([127, 0, 0, 1], provider.port)));
+        Browser { hosts: vec![own, of_provider], cookies: BTreeMap::new(), set: Vec::new() }
+    };
+    let (begin, session) = (format!("{dashboard}/weir/v1/session/oidc"), format!("{dashboard}/weir/v1/session"));
+    assert_eq!(browser().get(&session).json(), json!({ "authenticated": false, "oidc": true }));
+    for (user, role) in [("jack", Some("admin")), ("jill", Some("viewer")), ("joe", None)] {
+        let mut person = browser();
+        let first = person.get(&begin);
+        let location = first.field("location").expect("the provider").to_owned();
+        assert_eq!((first.status, first.field("cache-control")), (302, Some("no-store")), "{first:?}");
+        for part in ["code_challenge_method=S256", "&nonce=", "&state=", "response_type=code"] {
+            assert!(location.contains(part), "{part} in {location}");
+        }
+        let cookie = first.field("set-cookie").expect("a cookie");
+        assert!(cookie.contains("; HttpOnly; SameSite=Lax; Max-Age=600"), "{cookie}");
+        // A browser that has not begun the login does not end it, whatever it was sent.
+        let state = location.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+        let mut other = browser();
+        other.get(&begin);
+        let stolen = other.get(&format!("{begin}/callback?state={state}&code=c"));
+        assert!(stolen.status == 403 && stolen.text().contains("this browser has not begun it"), "{stolen:?}");
+        let (at, last) = person.follow(first, &begin, user);
+        let told = person.get(&session).json();
+        let Some(role) = role else {
+            assert!(last.status == 403 && last.text().contains("none of your roles in email"), "{last:?}");
+            assert_eq!(told["authenticated"], false);
+            continue;
+        };
+        assert_eq!((at, last.status), (format!("{dashboard}/"), 200), "{}", last.text());
+        let name = format!("{user}@example.test");
+        assert_eq!((&told["name"], &told["role"]), (&json!(name), &json!(role)), "{told}");
+        assert_eq!(person.get(&format!("{dashboard}/weir/v1/history")).status, 200);
+        // A code is good once.
+        assert_eq!(person.get(&format!("{begin}/callback?state={state}&code=c")).status, 403);
+    }
+    drop(gateway);
+    let none = Start::stored().start();
+    let answer = RawClient::connect(none.admin.expect("an Admin API")).get("/weir/v1/session/oidc");
+    assert!(answer.status == 404 && answer.text().contains("admin.oidc"), "{answer:?}");
 }
 
 #[test]

@@ -40,6 +40,7 @@ mod etcd_store;
 mod exports;
 mod extensions;
 mod file_modes;
+mod fleet;
 mod forward_auth;
 mod forwarding;
 mod grpc;

@@ -1,7 +1,11 @@
 //! Recipes of packages: what they hold is there, is valid, and works.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+
+use serde_json::{Value, json};
+use weir_config::Node;
 
 use crate::harness::{Start, binary, program, repository, weir};
 
@@ -60,4 +64,87 @@ fn the_container_has_what_its_recipe_names() {
     drop(gateway);
     let (status, _, err) = weir(&["ready", "127.0.0.1:1"]);
     assert!(status == 1 && err.contains("no answer from 127.0.0.1:1"), "{status} {err}");
+}
+
+/// The chart for Kubernetes. Without helm, which `make test-peers` builds, this is a check of YAML and of names alone.
+#[test]
+fn the_chart_knows_every_value_that_it_uses() {
+    let chart = repository().join("packaging/helm/weir");
+    let read = |name: &str| fs::read_to_string(chart.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let values = Node::parse(&read("values.yaml")).expect("YAML").root.to_json();
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).expect("JSON");
+    let described = Node::parse(&read("Chart.yaml")).expect("YAML").root.to_json();
+    assert_eq!((&described["name"], &described["appVersion"]), (&json!("weir"), &json!(env!("CARGO_PKG_VERSION"))));
+    fn compare(values: &Value, schema: &Value, path: &str) {
+        let (Some(values), Some(known)) = (values.as_object(), schema["properties"].as_object()) else { return };
+        let names =
+            |map: &serde_json::Map<String, Value>| map.keys().filter(|name| *name != "global").cloned().collect();
+        let (found, expected): (BTreeSet<String>, BTreeSet<String>) = (names(values), names(known));
+        assert_eq!(found, expected, "values and schema at {path:?}");
+        values.iter().for_each(|(name, value)| compare(value, &known[name], &format!("{path}.{name}")));
+    }
+    compare(&values, &schema, "");
+    let mut used = 0;
+    for file in fs::read_dir(chart.join("templates")).expect("read the folder") {
+        let file = file.expect("an entry").path();
+        let text = fs::read_to_string(&file).expect("read a template");
+        for (at, _) in text.match_indices(".Values.") {
+            let path: String = text[at + 8..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '.').collect();
+            let value = path.trim_end_matches('.').split('.').fold(&values, |value, name| &value[name]);
+            assert!(!value.is_null(), "{}: .Values.{path} is not in values.yaml", file.display());
+            used += 1;
+        }
+    }
+    assert!(used > 20, "{used}");
+}
+
+#[test]
+fn the_chart_is_rendered_by_helm_and_its_settings_are_taken() {
+    let helm = repository().join("target/test-tools/helm");
+    if !helm.is_file() {
+        return println!("left out: there is no helm (make test-peers)");
+    }
+    let (chart, folder) = (repository().join("packaging/helm/weir"), tempfile::tempdir().expect("a folder"));
+    for (mode, more, expected) in [
+        ("store", "", ["StatefulSet", "ConfigMap", "Service"]),
+        ("rules", "replicas=2", ["Deployment", "ConfigMap", "Service"]),
+        (
+            "etcd",
+            "etcd.hosts={http://etcd:2379},adminSecret=keys,settings.usage.enabled=true",
+            ["Deployment", "ConfigMap", "Service"],
+        ),
+    ] {
+        let set = format!("mode={mode},{more}");
+        run(Command::new(&helm).args(["lint", "--strict", "--set", &set]).arg(&chart));
+        let text = run(Command::new(&helm).args(["template", "edge", "--set", &set]).arg(&chart));
+        let documents: Vec<Value> = text
+            .split("\n---\n")
+            .map(|text| text.trim_start_matches("---\n"))
+            .filter(|text| text.lines().any(|line| !line.starts_with('#') && !line.trim().is_empty()))
+            .map(|text| {
+                Node::parse(text).unwrap_or_else(|error| panic!("{mode}: {}: {text}", error.code)).root.to_json()
+            })
+            .collect();
+        let kinds: BTreeSet<&str> = documents.iter().filter_map(|one| one["kind"].as_str()).collect();
+        assert_eq!(kinds, BTreeSet::from(expected), "{mode}: {text}");
+        let data =
+            |name: &str| documents.iter().find_map(|one| one["data"][name].as_str()).unwrap_or_default().to_owned();
+        let (settings, rules) = (folder.path().join("weir.yaml"), folder.path().join("rules.yaml"));
+        fs::write(&settings, data("weir.yaml")).expect("write a file");
+        fs::write(&rules, if mode == "rules" { data("rules.yaml") } else { "routes: []\n#END\n".to_owned() })
+            .expect("write a file");
+        run(Command::new(binary()).arg("check").arg(&rules).arg("--settings").arg(&settings));
+        assert_eq!(data("weir.yaml").contains("admin"), mode != "rules", "{}", data("weir.yaml"));
+    }
+    for (set, reason) in [
+        ("replicas=2", "with mode store there is one gateway"),
+        ("mode=etcd", "etcd.hosts: expected one member at least"),
+        ("mode=file", "mode"),
+        ("replica=2", "replica"),
+    ] {
+        let output =
+            Command::new(&helm).args(["template", "edge", "--set", set]).arg(&chart).output().expect("run helm");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(reason), "{set}: {told}");
+    }
 }

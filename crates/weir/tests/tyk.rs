@@ -1,5 +1,7 @@
 //! Tyk's files and gateway API: paths, answers, keys and limits as a running Tyk 5.14 has them, and what is refused.
 
+mod analytics;
+mod dashboard;
 mod gateway_api;
 mod keys;
 
@@ -12,19 +14,19 @@ use tempfile::TempDir;
 use crate::harness::{Gateway, Origin, Response, Start, weir};
 
 /// Files of a Tyk gateway, and an origin behind its APIs.
-struct Site {
+pub(crate) struct Site {
     folder: TempDir,
     origin: Origin,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let site = Self { folder: tempfile::tempdir().expect("create a folder"), origin: Origin::echo() };
         fs::create_dir(site.apps()).expect("create a folder");
         site
     }
 
-    fn apps(&self) -> PathBuf {
+    pub(crate) fn apps(&self) -> PathBuf {
         self.folder.path().join("apps")
     }
 
@@ -36,13 +38,13 @@ impl Site {
     }
 
     /// Adds an API definition.
-    fn api(&self, id: &str, definition: Value) {
+    pub(crate) fn api(&self, id: &str, definition: Value) {
         self.write(&format!("apps/{id}.json"), definition);
     }
 
     /// Writes a `tyk.conf` with further fields.
     #[expect(clippy::needless_pass_by_value, reason = "files and sessions are written where they are passed")]
-    fn conf(&self, more: Value) -> PathBuf {
+    pub(crate) fn conf(&self, more: Value) -> PathBuf {
         let mut conf = json!({
             "listen_port": 8080, "secret": SECRET, "template_path": "./templates", "app_path": self.apps(),
             "policies": {"policy_source": "file", "policy_record_name": self.folder.path().join("policies.json")},
@@ -63,7 +65,7 @@ impl Site {
 const SECRET: &str = "352d20ee67be67f6340b4c0605b044b7";
 
 /// An API without keys.
-fn keyless(id: &str, listen: &str, target: &str) -> Value {
+pub(crate) fn keyless(id: &str, listen: &str, target: &str) -> Value {
     json!({
         "name": id, "api_id": id, "org_id": "o1", "use_keyless": true, "active": true,
         "definition": {"location": "header", "key": "x-api-version"}, "auth": {"auth_header_name": ""},

@@ -1,6 +1,7 @@
 import { useState } from 'preact/hooks';
-import { ApiError, get, type Json } from '../api';
-import { asApiError, Badge, Button, Card, Chips, Empty, Failure, Field, Notice, Page } from '../controls';
+import { ApiError, get, request, session, type Json } from '../api';
+import { asApiError, Badge, Button, Card, Chips, Empty, Failure, Field, Notice, Page, Status, useStore } from '../controls';
+import { ms } from '../format';
 import { Icon } from '../icons';
 import { resourceHref, setQuery, usePlace } from '../router';
 
@@ -15,13 +16,30 @@ export function Explain() {
   const [found, setFound] = useState<Json>(null);
   const [error, setError] = useState<ApiError>();
   const [busy, setBusy] = useState(false);
+  const [body, setBody] = useState('');
+  const [sent, setSent] = useState<Json>(null);
+  const [sending, setSending] = useState(false);
+  const maySend = useStore(session)?.role === 'admin';
+  const lines = () => fields.split('\n').map((line) => line.trim()).filter(Boolean);
+  const send = async () => {
+    setSending(true);
+    setError(undefined);
+    try {
+      setSent((await request('POST', '/weir/v1/explain', { request: `${method} ${url}`, headers: lines(), body })).body);
+    } catch (fault) {
+      setError(asApiError(fault));
+      setSent(null);
+    } finally {
+      setSending(false);
+    }
+  };
   const ask = async (event: Event) => {
     event.preventDefault();
     setBusy(true);
     setError(undefined);
     setQuery({ method, url, fields, remote });
     const asked = new URLSearchParams({ request: `${method} ${url}` });
-    fields.split('\n').map((line) => line.trim()).filter(Boolean).forEach((line) => asked.append('header', line));
+    lines().forEach((line) => asked.append('header', line));
     if (remote) asked.set('remote', remote);
     try {
       setFound(await get(`/weir/v1/explain?${asked}`));
@@ -33,13 +51,14 @@ export function Explain() {
     }
   };
   return (
-    <Page title="Explain" hint="Which route takes a request, which do not and why, and what runs in which order. Nothing is sent.">
+    <Page title="Explain" hint="Which route takes a request, which do not and why, and what runs in which order. Nothing is sent, unless you ask for it.">
       <Card class="padded">
         <form class="explain-form" onSubmit={ask}>
           <div class="pair">
             <select class="input short" aria-label="Method" value={method} onChange={(event) => setMethod(event.currentTarget.value)}>{METHODS.map((one) => <option key={one}>{one}</option>)}</select>
             <input class="input" aria-label="URL or path" placeholder="http://example.com/orders/7 or a path" spellcheck={false} value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
             <Button type="submit" tone="primary" busy={busy}>Explain</Button>
+            {maySend && <Button busy={sending} onClick={() => void send()}>Send for real</Button>}
           </div>
           <div class="grid two">
             <Field label="Fields" hint="one a line: apikey: k1">
@@ -48,12 +67,45 @@ export function Explain() {
             <Field label="Client's address" hint="127.0.0.1 unless told">
               {(id, about) => <input id={id} aria-describedby={about} class="input" spellcheck={false} value={remote} onInput={(event) => setRemote(event.currentTarget.value)} />}
             </Field>
+            {maySend && (
+              <Field label="Body" hint="only for a request that is sent for real">
+                {(id, about) => <textarea id={id} aria-describedby={about} class="input mono" rows={2} spellcheck={false} value={body} onInput={(event) => setBody(event.currentTarget.value)} />}
+              </Field>
+            )}
           </div>
         </form>
       </Card>
       {error && <Failure error={error} />}
+      {sent && <Sent sent={sent} />}
       {found && <Explanation found={found} />}
     </Page>
+  );
+}
+
+/** The answer to a request that was sent, and where its time went. */
+function Sent({ sent }: { sent: Json }) {
+  if (sent.failed) return <Notice tone="bad" title="The request could not be sent">{sent.failed}</Notice>;
+  const { gateway, times } = sent;
+  return (
+    <Card title="Sent for real" class="padded">
+      <p><Status code={sent.status} /> after {ms(times.total_ms)}{gateway?.route && <>, by route <a href={resourceHref(`routes/${gateway.route}`)}>{gateway.route}</a></>}{gateway?.consumer && `, as ${gateway.consumer}`}{gateway?.node && `, from ${gateway.node}`}</p>
+      {gateway ? (
+        <table class="plain" aria-label="Phases">
+          <thead><tr><th>In the gateway</th><th class="num">Time</th><th><span class="sr">Share</span></th></tr></thead>
+          <tbody>
+            {gateway.phases.map((phase: Json) => (
+              <tr key={phase.name}><td>{phase.name}</td><td class="num">{ms(phase.ms)}</td><td><meter class="phases" min={0} max={gateway.ms || 1} value={phase.ms} aria-label={`${phase.name}: ${ms(phase.ms)} of ${ms(gateway.ms)}`} /></td></tr>
+            ))}
+          </tbody>
+        </table>
+      ) : <p class="hint">The phases within the gateway are not known: its samples were full, or figures are off.</p>}
+      <p class="hint">For the client: connected after {ms(times.connect_ms)}, head of the answer after {ms(times.head_ms)}, its end after {ms(times.total_ms)}.</p>
+      <details>
+        <summary>{sent.fields.length} fields, body of {sent.body_bytes ?? 'more than 1048576'} bytes</summary>
+        <dl class="facts">{sent.fields.map(([name, value]: [string, string], at: number) => <div key={at}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+        {sent.body && <pre class="code" tabIndex={0}>{sent.body}</pre>}
+      </details>
+    </Card>
   );
 }
 

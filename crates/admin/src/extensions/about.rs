@@ -28,7 +28,8 @@ impl Api {
         let mut told = self.gateway.about();
         told["revision"] = listing.revision.into();
         told["counts"] = json!(counts);
-        told["family"] = self.family.unwrap_or("apisix").into();
+        let family = told.get("family").and_then(Value::as_str).map(str::to_owned);
+        told["family"] = self.family.map(str::to_owned).or(family).unwrap_or_else(|| "apisix".to_owned()).into();
         told["usage"] = self.gateway.usage().is_some().into();
         told["read_only"] = match self.configuration.read_only() {
             Some(reason) => reason.into(),

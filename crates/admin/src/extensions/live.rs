@@ -211,7 +211,8 @@ impl Filter {
     }
 }
 
-fn told(seen: &Seen, labels: &Labels) -> Value {
+/// A sample as it is shown.
+pub(super) fn told(seen: &Seen, labels: &Labels) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     json!({
         "time": seen.unix_ms,

@@ -175,7 +175,11 @@ impl Wanted {
                 number.ok_or_else(|| Answer::bad(format!("{name}: expected a whole number from 1 to {most}")))
             }
         };
-        let word = |word: &str| RegexBuilder::new(&regex::escape(word)).case_insensitive(true).build();
+        // Of a word in ASCII no letter beyond ASCII is another case, so that it is found by its bytes.
+        let word = |word: &str| {
+            let mut builder = RegexBuilder::new(&regex::escape(word));
+            builder.case_insensitive(true).unicode(!word.is_ascii()).build()
+        };
         let words: Result<_, _> =
             query.get("q").unwrap_or_default().split_whitespace().take(Self::WORDS).map(word).collect();
         Ok(Some(Self {
@@ -195,21 +199,32 @@ impl Wanted {
             items.retain(|item| self.fits(gateway, audience, item));
         }
         let total = items.len();
-        if self.by_time {
-            items.sort_by(|one, other| other.modified.cmp(&one.modified).then_with(|| one.key.cmp(&other.key)));
-        } else {
-            items.sort_by(|one, other| one.key.cmp(&other.key));
-        }
+        let order = |one: &Item, other: &Item| match self.by_time {
+            true => other.modified.cmp(&one.modified).then_with(|| one.key.cmp(&other.key)),
+            false => one.key.cmp(&other.key),
+        };
         let (page, size) = self.page;
         let from = (page - 1).saturating_mul(size).min(total);
-        items.truncate(from.saturating_add(size));
+        let end = from.saturating_add(size).min(total);
+        // What comes behind the page and ahead of it stays in any order.
+        if end < items.len() {
+            items.select_nth_unstable_by(end, order);
+            items.truncate(end);
+        }
+        if from > 0 && from < items.len() {
+            items.select_nth_unstable_by(from, order);
+        }
         items.drain(..from);
+        items.sort_unstable_by(order);
         total
     }
 
     /// True if all words stand in what the reader is shown: a search must not find what is concealed.
     fn fits(&self, gateway: &dyn Gateway, audience: Audience, item: &Item) -> bool {
         let id = item.key.id();
+        if self.words.iter().all(|word| word.is_match(id)) {
+            return true;
+        }
         let stands = |text: &str| self.words.iter().all(|word| word.is_match(id) || word.is_match(text));
         if !stands(&item.value) {
             return false;

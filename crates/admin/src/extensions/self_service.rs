@@ -2,7 +2,7 @@
 //! else's.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use hyper::{HeaderMap, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, Value, json};
 use weir_store::Key;
 use weir_usage::Arguments;
@@ -14,9 +14,10 @@ use crate::answer::{Answer, Outcome};
 use crate::api::{Api, unauthorized};
 use crate::keys::{Identity, Role, key_digest};
 use crate::request::Request;
+use crate::sessions::{Shown, is_confirmed};
 
 /// The field with a developer's token.
-const TOKEN: &str = "x-developer-token";
+pub(crate) const TOKEN: &str = "x-developer-token";
 /// Keys that an application may have.
 const MOST_KEYS: usize = 16;
 /// A consumer that nobody is: the filter of a developer without applications.
@@ -25,11 +26,19 @@ const NOBODY: &str = "(nobody)";
 impl Api {
     /// The developer whose token a request has.
     pub(crate) async fn developer_of(&self, fields: &HeaderMap) -> Result<Identity, Answer> {
+        let token = fields.get(TOKEN).and_then(|token| token.to_str().ok());
+        let token = token.ok_or_else(|| unauthorized("missing X-Developer-Token"))?;
+        self.developer_by_token(token).await.map(|(identity, _)| identity)
+    }
+
+    /// The developer with a token, and the digest of the token's secret.
+    pub(crate) async fn developer_by_token(&self, token: &str) -> Result<(Identity, String), Answer> {
         if self.standalone {
             return Err(unauthorized("there are no developers in standalone mode"));
         }
-        let token = fields.get(TOKEN).and_then(|token| token.to_str().ok());
-        let token = token.ok_or_else(|| unauthorized("missing X-Developer-Token"))?;
+        if self.family.is_some() {
+            return Err(unauthorized("there are no developers in this family"));
+        }
         let wrong = || unauthorized("wrong token");
         let (id, secret) = token.rsplit_once('.').ok_or_else(wrong)?;
         let developer = self.developer(id).await.map_err(|answer| match answer.status {
@@ -43,7 +52,29 @@ impl Api {
             return Err(Answer::error(StatusCode::FORBIDDEN, "the developer is suspended"));
         }
         let name = format!("developer {}", developer.id());
-        Ok(Identity { name, role: Role::Developer, team: None, developer: Some(developer.id().to_owned()) })
+        let developer = Some(developer.id().to_owned());
+        Ok((Identity { name, role: Role::Developer, team: None, developer }, digest))
+    }
+
+    /// The developer of a session, if the token is still the one that began it.
+    pub(crate) async fn developer_of_session(&self, method: &Method, shown: &Shown<'_>) -> Result<Identity, Answer> {
+        let nobody = || unauthorized("missing X-Developer-Token");
+        let token = shown.token().ok_or_else(nobody)?;
+        let (identity, csrf, digest) = self.sessions.find_developer(token).ok_or_else(nobody)?;
+        let developer = self.developer(identity.developer.as_deref().unwrap_or_default()).await;
+        let developer = developer.ok().filter(|developer| developer.text("token_sha256") == Some(&digest));
+        let developer = developer.ok_or_else(|| {
+            self.sessions.end(token);
+            unauthorized("the session has ended: the token is another one now")
+        })?;
+        if developer.is_suspended() {
+            return Err(Answer::error(StatusCode::FORBIDDEN, "the developer is suspended"));
+        }
+        if !matches!(*method, Method::GET | Method::HEAD) && !is_confirmed(&csrf, shown.csrf()) {
+            let message = "a change over a session needs its token in X-CSRF-Token: GET /weir/v1/session tells it";
+            return Err(Answer::error(StatusCode::FORBIDDEN, message).unversioned());
+        }
+        Ok(identity)
     }
 
     /// The developer that asks, with the APIs that are open.

@@ -34,8 +34,69 @@ pub struct Admin {
     /// files are public: every client that reaches the API reads them without a key. Empty: nothing is served at `/ui`.
     #[schemars(length(max = 4096))]
     pub ui: String,
+    /// Logins to the dashboard by an identity provider ([how](dashboard.md#identity-provider)).
+    pub oidc: AdminOidc,
     /// TLS towards clients of the API.
     pub tls: AdminTls,
+}
+
+/// An identity provider (OpenID Connect) by which people log in to the dashboard.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminOidc {
+    /// URL of the provider, whose document is at `/.well-known/openid-configuration` below it. Empty: people log in with keys
+    /// alone.
+    #[schemars(length(max = 4096))]
+    pub issuer: String,
+    /// The client that the provider knows the dashboard by.
+    #[schemars(length(max = 256))]
+    pub client_id: String,
+    /// The secret of the client. Empty: a public client, which has none.
+    pub client_secret: Secret,
+    /// URL by which browsers reach the dashboard, such as `https://gateway.example:9180`. The provider has to know
+    /// `/weir/v1/session/oidc/callback` below it as a redirect URI.
+    #[schemars(length(max = 4096))]
+    pub public_url: String,
+    /// Scopes that are asked for.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 256)))]
+    pub scopes: Vec<String>,
+    /// The claim with the name that stands in the history; `sub` where there is none.
+    #[schemars(length(min = 1, max = 256))]
+    pub name_claim: String,
+    /// The claim with the roles or groups of a person: a text or a list, in the ID token or at the provider's endpoint for
+    /// claims. A dot leads into an object.
+    #[schemars(length(min = 1, max = 256))]
+    pub role_claim: String,
+    /// The claim with the team whose resources alone a person may change. Empty: there are no teams.
+    #[schemars(length(max = 256))]
+    pub team_claim: String,
+    /// Values of the claim that make an administrator.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub admins: Vec<String>,
+    /// Values that make an operator.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub operators: Vec<String>,
+    /// Values that make a viewer. Whoever has none of all these values is not let in.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub viewers: Vec<String>,
+}
+
+impl Default for AdminOidc {
+    fn default() -> Self {
+        Self {
+            issuer: String::new(),
+            client_id: String::new(),
+            client_secret: Secret::default(),
+            public_url: String::new(),
+            scopes: ["openid", "profile", "email"].map(str::to_owned).into(),
+            name_claim: "email".to_owned(),
+            role_claim: "groups".to_owned(),
+            team_claim: String::new(),
+            admins: Vec::new(),
+            operators: Vec::new(),
+            viewers: Vec::new(),
+        }
+    }
 }
 
 /// A key that only reads.
@@ -109,6 +170,7 @@ impl Default for Admin {
             hosts: Vec::new(),
             dashboard: true,
             ui: String::new(),
+            oidc: AdminOidc::default(),
             tls: AdminTls::default(),
         }
     }

@@ -120,6 +120,11 @@ impl Door {
         states.get_or_create("tyk gateway", Self::default)
     }
 
+    /// Asks what answers, on a thread that may block; `None` before there is anything.
+    pub fn ask(&self, request: ApiRequest) -> Option<ApiAnswer> {
+        Some(self.0.get()?.api.answer(request))
+    }
+
     /// Opens the door.
     pub fn open(&self, api: Arc<dyn GatewayApi>, offload: Offload) {
         let permits = Arc::new(Semaphore::new(AT_ONCE));

@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 
 use weir_plugin::host::buffers::NO_ROOM;
 use weir_plugin::host::{BUFFER, Exchange};
-use weir_plugin::{BodySource, Failure, Named, Origin};
-use weir_telemetry::metrics::{ClientError, Label, Labels, Seen, ShortText};
+use weir_plugin::{BodySource, Failure, Named, Origin, Try};
+use weir_telemetry::metrics::{ClientError, Label, Labels, Seen, ShortText, Tried};
 use weir_usage::Record;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
@@ -199,6 +199,7 @@ fn seen(x: &Exchange, status: u16, labels: &Labels) -> Seen {
         status,
         latency_us: latency_us(x),
         upstream_us: x.upstream_us().map(micros),
+        tried: x.upstream.tries.last().map(|last| tried(x, last)),
         received: x.received,
         sent: x.sent,
         route: label_of(route.map(|route| &route.id), labels),
@@ -209,6 +210,16 @@ fn seen(x: &Exchange, status: u16, labels: &Labels) -> Seen {
         host: ShortText::new(x.request.host()),
         path: ShortText::new(x.request.path()),
         client: ShortText::new(x.client.addr_text.as_bytes()),
+    }
+}
+
+/// The parts of an exchange's time around a try at a node.
+fn tried(x: &Exchange, last: &Try) -> Tried {
+    Tried {
+        ahead_us: micros(last.begin.saturating_sub(x.times.start)),
+        connect_us: micros(last.connected),
+        wait_us: micros(last.head.saturating_sub(last.connected)),
+        read_us: micros(last.end.saturating_sub(last.head)),
     }
 }
 

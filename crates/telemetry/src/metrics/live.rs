@@ -43,6 +43,8 @@ pub struct Seen {
     pub latency_us: u32,
     /// Microseconds of these that upstreams took; `None` if none was asked.
     pub upstream_us: Option<u32>,
+    /// The last try at a node; `None` if there was none.
+    pub tried: Option<Tried>,
     /// Bytes from the client.
     pub received: u64,
     /// Bytes to the client.
@@ -63,6 +65,19 @@ pub struct Seen {
     pub path: ShortText<128>,
     /// The address of the client.
     pub client: ShortText<46>,
+}
+
+/// The parts of a request's time around the last try at a node, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// Up to the begin of the try, earlier tries included.
+    pub ahead_us: u32,
+    /// Until the connection stood; about none for one from the pool.
+    pub connect_us: u32,
+    /// From then until the head of the response.
+    pub wait_us: u32,
+    /// From then until the end of the response.
+    pub read_us: u32,
 }
 
 /// A text of at most `N` bytes in place; longer ones are cut.

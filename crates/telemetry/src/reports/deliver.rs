@@ -82,6 +82,38 @@ pub struct Udp {
     pub port: u16,
 }
 
+/// A list of Redis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    /// Name or address of the server.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// TLS on the connection.
+    pub tls: Option<Tls>,
+    /// User; empty: the default user.
+    pub username: String,
+    /// Password; empty: no login.
+    pub password: String,
+    /// Number of the database.
+    pub database: u32,
+    /// Key of the list.
+    pub key: String,
+    /// Seconds after which a list that nobody reads is gone, counted from its first element; `None`: never.
+    pub expires: Option<u64>,
+    /// Limit for connecting, and for each answer.
+    pub timeout: Duration,
+}
+
+/// A collection of MongoDB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Documents {
+    /// `mongodb://USER:PASSWORD@HOST:PORT/DATABASE`, with the arguments `authSource` and `tls`.
+    pub url: String,
+    /// Name of the collection.
+    pub collection: String,
+}
+
 /// Carries batches to their destinations. Calls block.
 pub trait Carrier: Send + Sync {
     /// Sends a batch to a collector and waits for its answer. Returns how many of the batch's records the collector has
@@ -102,6 +134,18 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// Reason why none was sent.
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String>;
+
+    /// Appends records to a list, all of them or none.
+    ///
+    /// # Errors
+    /// Reason why they were not appended, or no answer came.
+    fn append(&self, to: &List, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String>;
+
+    /// Inserts records, which are documents in BSON, into a collection.
+    ///
+    /// # Errors
+    /// Reason why not all of them were inserted, or no answer came.
+    fn insert(&self, to: &Documents, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String>;
 }
 
 /// A batch that was sent, or was not.
@@ -203,6 +247,8 @@ impl Common {
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
             Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
+            Destination::List(to) => self.carrier.append(to, &mut records(batch)).map(|()| 0),
+            Destination::Documents(to) => self.carrier.insert(to, &mut records(batch)).map(|()| 0),
         }
     }
 

@@ -93,6 +93,13 @@ pub(super) fn base(api: &Definition) -> String {
     rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or_default().to_owned()
 }
 
+/// Host and port of the target URL, as they are written.
+pub(super) fn authority(api: &Definition) -> String {
+    let url = api.text("proxy.target_url");
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().and_then(|authority| authority.rsplit('@').next()).unwrap_or_default().to_owned()
+}
+
 /// True for a listen path without parameters and expressions.
 pub(super) fn is_plain(path: &str) -> bool {
     weir_plugins::tyk::is_plain(path)

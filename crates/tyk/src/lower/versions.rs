@@ -41,8 +41,8 @@ const REFUSED: [(&str, &str); 9] = [
 const DOUBTED: [(&str, &str); 4] = [
     ("cache", "answers are not cached: each request goes to the upstream"),
     ("advance_cache_config", "answers are not cached: each request goes to the upstream"),
-    ("track_endpoints", "analytics are not written"),
-    ("do_not_track_endpoints", "analytics are not written"),
+    ("track_endpoints", "records of requests have paths as they came"),
+    ("do_not_track_endpoints", "requests to all paths are recorded: see do_not_track"),
 ];
 /// Fields of a version that `paths` reads.
 const FIELDS: [&str; 5] = [
@@ -101,6 +101,13 @@ impl Versions {
         }
         let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
         (!is_refused).then(|| Self { guard, chain: list(mark, chains) })
+    }
+
+    /// Names of the versions in their order; none for an API without versions.
+    pub(super) fn names(&self) -> Vec<Node> {
+        let is_versioned = self.guard.get("location").is_some();
+        let all = self.guard.get("list").and_then(Node::as_seq).filter(|_| is_versioned).unwrap_or_default();
+        all.iter().filter_map(|version| version.get("name")).cloned().collect()
     }
 }
 

@@ -21,6 +21,11 @@ impl Document {
         Self::default()
     }
 
+    /// A document that was written elsewhere, with its length and its end.
+    pub(super) fn written(bytes: &[u8]) -> Self {
+        Self(bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default().to_vec())
+    }
+
     fn name(&mut self, kind: u8, name: &str) {
         self.0.push(kind);
         self.0.extend_from_slice(name.as_bytes());

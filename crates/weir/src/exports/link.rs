@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -10,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::TIMEOUT;
 
 /// A connection.
-pub(super) enum Link {
+pub(crate) enum Link {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
@@ -19,7 +20,7 @@ pub(super) enum Link {
 ///
 /// # Errors
 /// The authorities cannot be read.
-pub(super) fn verifying(trusted: &str) -> anyhow::Result<Arc<ClientConfig>> {
+pub(crate) fn verifying(trusted: &str) -> anyhow::Result<Arc<ClientConfig>> {
     let trusted = weir_proxy::trusted_certificates(trusted).map_err(|reason| anyhow::anyhow!("tls: {reason}"))?;
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(trusted);
@@ -34,13 +35,21 @@ pub(super) fn verifying(trusted: &str) -> anyhow::Result<Arc<ClientConfig>> {
 ///
 /// # Errors
 /// No address of the host answers.
-pub(super) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+pub(crate) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    connect_within(host, port, TIMEOUT)
+}
+
+/// Connects to a server, with a limit for connecting to an address, and for each read and write.
+///
+/// # Errors
+/// No address of the host answers.
+pub(crate) fn connect_within(host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
+        match TcpStream::connect_timeout(&address, limit) {
             Ok(stream) => {
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))?;
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
@@ -55,7 +64,7 @@ impl Link {
     ///
     /// # Errors
     /// The host is no name that a certificate may have.
-    pub(super) fn secure(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> io::Result<Self> {
+    pub(crate) fn secure(stream: TcpStream, host: &str, config: &Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Ok(Self::Tls(Box::new(StreamOwned::new(connection, stream))))
@@ -65,7 +74,7 @@ impl Link {
     ///
     /// # Errors
     /// The connection ends, or nothing comes for too long.
-    pub(super) fn receive(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn receive(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
         let mut out = vec![0; bytes];
         self.read_exact(&mut out)?;
         Ok(out)

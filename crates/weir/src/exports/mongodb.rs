@@ -22,37 +22,75 @@ const AT_ONCE: usize = 1_000;
 /// Rounds of a login.
 const ROUNDS: usize = 4;
 
+/// A server with a database, and the database that knows the user.
+pub(crate) struct Access {
+    server: Server,
+    source: String,
+}
+
+impl Access {
+    pub(super) fn new(server: Server, url: &Url) -> anyhow::Result<Self> {
+        if server.database.is_empty() || server.database.contains(['/', '.', ' ', '$']) {
+            bail!("url: expected the name of a database: mongodb://HOST/DATABASE");
+        }
+        let source = url.query_pairs().find(|(name, _)| name == "authSource").map(|(_, value)| value.into_owned());
+        Ok(Self { server, source: source.unwrap_or_else(|| "admin".to_owned()) })
+    }
+
+    /// The collection of a URL.
+    ///
+    /// # Errors
+    /// The URL is none of MongoDB, or has an argument without an effect.
+    pub(crate) fn of(url: &str, collection: &str, trusted: &str) -> anyhow::Result<Self> {
+        let url = Url::parse(url).map_err(|error| anyhow::anyhow!("url: it is no URL: {error}"))?;
+        let server = Server::of(&url, &["mongodb"], 27_017, ("tls", trusted), (collection, ""))?;
+        Self::new(server, &url)
+    }
+
+    /// Connects and logs in.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses the login.
+    pub(crate) fn connect(&self) -> Result<Connection, String> {
+        Connection::open(&self.server, &self.source)
+    }
+
+    /// Inserts documents in BSON.
+    ///
+    /// # Errors
+    /// Not all of them were inserted.
+    pub(crate) fn insert(
+        &self,
+        connection: &mut Connection,
+        documents: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<(), String> {
+        let documents = documents.map(Document::written);
+        let insert = Document::new().text("insert", &self.server.table).list("documents", documents);
+        connection.run(insert, &self.server.database).map(drop)
+    }
+}
+
 /// A collection.
 pub(super) struct Collection {
-    server: Server,
-    /// The database that knows the user.
-    auth_source: String,
+    access: Access,
     connection: Option<Connection>,
     has_index: bool,
 }
 
 impl Collection {
     pub(super) fn new(server: Server, url: &Url) -> anyhow::Result<Self> {
-        if server.database.is_empty() || server.database.contains(['/', '.', ' ', '$']) {
-            bail!("url: expected the name of a database: mongodb://HOST/DATABASE");
-        }
-        let source = url.query_pairs().find(|(name, _)| name == "authSource").map(|(_, value)| value.into_owned());
-        Ok(Self {
-            auth_source: source.unwrap_or_else(|| "admin".to_owned()),
-            server,
-            connection: None,
-            has_index: false,
-        })
+        Ok(Self { access: Access::new(server, url)?, connection: None, has_index: false })
     }
 
     fn document(&self, start: u64, row: &Row) -> Document {
         let [api, route, consumer, key, plan] = &row.dimensions;
         // Names have no line ends, so that different rows have different ids.
-        let parts = [self.server.gateway.as_str(), &start.to_string(), api, route, consumer, key, plan].join("\n");
+        let parts =
+            [self.access.server.gateway.as_str(), &start.to_string(), api, route, consumer, key, plan].join("\n");
         let document = Document::new()
             .text("_id", &format!("{parts}\n{}", row.class))
             .time("time", millis(start))
-            .text("gateway", &self.server.gateway);
+            .text("gateway", &self.access.server.gateway);
         let texts = Row::DIMENSIONS.iter().zip(&row.dimensions);
         let document = texts.fold(document, |document, (name, text)| document.text(name, text));
         let numbers = Row::SUMS.iter().chain(&Row::PERCENTILES).zip(row.sums.iter().chain(&row.percentiles));
@@ -62,7 +100,7 @@ impl Collection {
     }
 
     fn replace(&mut self, connection: &mut Connection, minutes: &[Minute]) -> Result<(), String> {
-        let (database, table) = (self.server.database.clone(), self.server.table.clone());
+        let (database, table) = (self.access.server.database.clone(), self.access.server.table.clone());
         if !self.has_index {
             let key = Document::new().int("gateway", 1).int("time", 1);
             let index = Document::new().document("key", key).text("name", "gateway_time");
@@ -71,7 +109,7 @@ impl Collection {
             self.has_index = true;
         }
         let times = Document::new().times("$in", minutes.iter().map(|minute| millis(minute.start)));
-        let which = Document::new().text("gateway", &self.server.gateway).document("time", times);
+        let which = Document::new().text("gateway", &self.access.server.gateway).document("time", times);
         let delete = Document::new().document("q", which).int("limit", 0);
         connection.run(Document::new().text("delete", &table).list("deletes", [delete].into_iter()), &database)?;
         let rows = minutes.iter().flat_map(|minute| minute.rows.iter().map(move |row| (minute.start, row)));
@@ -88,7 +126,7 @@ impl Sink for Collection {
     fn put(&mut self, minutes: &[Minute]) -> Result<(), String> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.server, &self.auth_source)?,
+            None => self.access.connect()?,
         };
         self.replace(&mut connection, minutes)?;
         self.connection = Some(connection);
@@ -101,7 +139,7 @@ fn millis(start: u64) -> i64 {
 }
 
 /// A connection that is logged in.
-struct Connection {
+pub(crate) struct Connection {
     link: Link,
     requests: u32,
 }

@@ -47,10 +47,11 @@ use crate::process::peaks::{Peaks, resident};
 use crate::process::serving::{InvalidItems, Serving};
 use crate::process::signals::{SignalAction, Signals};
 use crate::process::systemd::{self, NotifyState};
+use crate::process::tyk;
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
 use crate::servers::admin::AdminSetup;
 use crate::servers::control::{CONTROL, Control};
-use crate::servers::insight::Insight;
+use crate::servers::insight::{self, Insight};
 use crate::servers::kong_admin::KongNode;
 use crate::servers::pages::{self, Server};
 use crate::servers::server_info::{self, ServerInfo};
@@ -318,6 +319,7 @@ impl Bound {
         let invalid = InvalidItems::new(&metrics);
         let checks = Arc::<HealthChecks>::default();
         tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
+        let traffic = insight::reachable(data_plane.addresses());
         let data_plane = Arc::new(RwLock::new(data_plane));
         if let Some(listener) = metrics_page {
             let (server, path) = (Server::new(listener, pages), settings.metrics.path.clone());
@@ -400,7 +402,9 @@ impl Bound {
                 counts,
                 pulse,
                 checks: Arc::clone(&checks),
-                about: server_info::about(workers),
+                traffic,
+                tyk: tyk::door(&rules)?,
+                about: server_info::about(workers, rules.tyk.is_some()),
             });
             if kong {
                 let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());

@@ -1,5 +1,7 @@
 //! Reports of plugins on their way to their destinations, on threads that may block.
 
+mod documents;
+mod lists;
 mod streams;
 
 use std::io;
@@ -7,9 +9,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Carrier, Check, Post, Tcp, Udp};
+use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, List, Post, Tcp, Udp};
 
 use crate::agents::Agents;
+use documents::Collections;
 use streams::Streams;
 
 /// Most bytes of a collector's answer that are read: to keep its connection, and to find what it has refused.
@@ -32,14 +35,19 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
     };
     let bounds = Bounds { ring: options.buffer.as_usize(), memory: options.memory.as_usize(), spill };
     let trusted = &settings.tls.trusted_certificate;
-    let carriers = Carriers { agents: Agents::new(trusted, None), streams: Streams::new(trusted) };
+    let carriers = Carriers {
+        agents: Agents::new(trusted, None),
+        streams: Streams::new(trusted),
+        collections: Collections::new(trusted),
+    };
     reports::start(bounds, Arc::new(carriers))
 }
 
-/// HTTP clients and byte streams.
+/// HTTP clients, byte streams and databases.
 struct Carriers {
     agents: Agents,
     streams: Streams,
+    collections: Collections,
 }
 
 impl Carrier for Carriers {
@@ -88,6 +96,15 @@ impl Carrier for Carriers {
             Some(error) if sent == 0 => Err(failed(error)),
             _ => Ok(lost),
         }
+    }
+
+    fn append(&self, to: &List, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String> {
+        let tls = to.tls.as_ref().map(|tls| self.streams.config(tls.verify)).transpose()?;
+        lists::append(to, tls.as_ref(), records)
+    }
+
+    fn insert(&self, to: &Documents, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String> {
+        self.collections.insert(to, records)
     }
 }
 

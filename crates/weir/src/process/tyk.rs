@@ -39,6 +39,16 @@ pub(crate) fn listen(file: &Path, settings: &mut Settings) -> Result<(), String>
     Ok(())
 }
 
+/// The gateway API and its secret, for the dashboard; `None` without Tyk's family or without a secret.
+///
+/// # Errors
+/// `tyk.conf` cannot be read.
+pub(crate) fn door(rules: &Rules) -> anyhow::Result<Option<(Arc<Door>, String)>> {
+    let Some(place) = &rules.tyk else { return Ok(None) };
+    let secret = place.conf().map_err(anyhow::Error::msg)?.secret;
+    Ok((!secret.is_empty()).then(|| (Door::of(rules.compiler.states()), secret)))
+}
+
 /// Starts the gateway API, and puts stored sessions back. `succeeds`: another process may still hold the store.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use weir_config::{Settings, file};
 use weir_kong_admin::KongAdmin;
 use weir_proxy::client_verifier;
 
-use crate::servers::admin_keys;
+use crate::servers::{admin_keys, login};
 
 /// Default address of the API for resources in a store.
 pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
@@ -90,6 +90,7 @@ impl AdminSetup {
             return Ok(());
         }
         tls(&settings.admin.tls)?;
+        login::provider(settings)?;
         admin_keys::settle(settings, None).map(drop)
     }
 
@@ -148,6 +149,7 @@ fn options(settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
         hosts: Hosts::new(&settings.admin.hosts),
         ui: ui(&settings.admin.ui)?,
         dashboard: settings.admin.dashboard,
+        login: login::provider(settings)?,
         tls: !settings.admin.tls.cert.is_empty(),
         body_size: settings.limits.admin_body.as_usize(),
         memory: settings.limits.admin_memory.as_usize(),

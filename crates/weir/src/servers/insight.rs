@@ -1,14 +1,16 @@
 //! Services for the Admin API beside the configuration: schemas, checks, and explanations of requests.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_admin::{Audience, Gateway, Pulse, QuotaName, Schemas};
+use weir_admin::{Audience, Gateway, OwnRequest, Pulse, QuotaName, Schemas};
+use weir_config::settings::ListenAddr;
 use weir_config::{Diagnostic, Node, Settings};
 use weir_plugins::PlanCounts;
-use weir_proxy::{AddressHealth, HealthChecks, Snapshot, UpstreamHealth};
+use weir_plugins::tyk::{ApiRequest, Door};
+use weir_proxy::{AddressHealth, Bound, ExplainRequest, HealthChecks, Snapshot, UpstreamHealth};
 use weir_store::{Kind, Secrets};
 use weir_usage::Usage;
 
@@ -30,10 +32,30 @@ pub(crate) struct Insight {
     /// The figures as they come, for the dashboard.
     pub(crate) pulse: Option<Arc<Pulse>>,
     pub(crate) checks: Arc<HealthChecks>,
+    /// Address of a listener for HTTP without TLS and without PROXY headers, if there is one.
+    pub(crate) traffic: Option<SocketAddr>,
+    /// Tyk's gateway API and its secret, where Tyk's family runs.
+    pub(crate) tyk: Option<(Arc<Door>, String)>,
     /// Properties of this process.
     pub(crate) about: Value,
     /// Counts of plans.
     pub(crate) counts: Arc<PlanCounts>,
+}
+
+/// The address by which this process reaches its own listener for HTTP, without TLS and without PROXY headers.
+pub(crate) fn reachable(bound: &[Bound]) -> Option<SocketAddr> {
+    let plain = bound.iter().filter(|one| !one.tls && !one.proxy_protocol && !one.streams && !one.udp);
+    let mut addresses = plain.filter_map(|one| match &one.address {
+        ListenAddr::Tcp(address) => Some(*address),
+        ListenAddr::Unix(_) => None,
+    });
+    let mut found = addresses.next()?;
+    match found.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => found.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => found.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Some(found)
 }
 
 impl Gateway for Insight {
@@ -56,6 +78,26 @@ impl Gateway for Insight {
             Ok(found) => Ok(explain::json(&found)),
             Err(reject) => Ok(json!({ "refused": { "status": reject.status, "reason": reject.reason } })),
         }
+    }
+
+    fn own_request(&self, request: &str, fields: Vec<(String, String)>) -> Result<OwnRequest, String> {
+        let asked = explain::request(request, fields, Ipv4Addr::LOCALHOST.into());
+        let asked = asked.map_err(|reason| format!("request: {reason}"))?;
+        if asked.https {
+            return Err("request: a URL with https is explained and not sent: give one with http".to_owned());
+        }
+        let to =
+            self.traffic.ok_or("there is no listener without TLS and PROXY headers that a request can be sent to")?;
+        let ExplainRequest { method, host, target, headers, .. } = asked;
+        Ok(OwnRequest { to, method, host, target, fields: headers })
+    }
+
+    fn tyk(&self, method: &str, path: &str, query: Vec<(String, String)>, body: Vec<u8>) -> Option<(u16, Value)> {
+        let (door, secret) = self.tyk.as_ref()?;
+        let (method, path, secret) = (method.to_owned(), path.to_owned(), secret.clone());
+        let answer = door.ask(ApiRequest { method, path, query, secret, body })?;
+        let value = serde_json::from_slice(&answer.body);
+        Some((answer.status, value.unwrap_or_else(|_| String::from_utf8_lossy(&answer.body).trim().into())))
     }
 
     fn pulse(&self) -> Option<Arc<Pulse>> {

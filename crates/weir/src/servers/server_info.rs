@@ -50,9 +50,12 @@ impl ServerInfo {
 }
 
 /// Properties of this process, which starts now, for the dashboard.
-pub(crate) fn about(workers: usize) -> Value {
+pub(crate) fn about(workers: usize, is_tyk: bool) -> Value {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "host": host_name(), "started": started, "workers": workers })
+    let family = if is_tyk { "tyk" } else { "apisix" };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "host": host_name(), "started": started, "workers": workers, "family": family,
+    })
 }
 
 /// The name of this machine.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use regex::RegexSet;
 use serde_json::Value;
 use weir_admin::Audience;
 use weir_plugins::registry::definitions;
@@ -126,12 +127,12 @@ impl Secrets for SecretFields {
 
     fn may_be_in(&self, json: &str) -> bool {
         // A name may contain escapes.
-        json.contains("\\u") || ENDS.iter().any(|end| json.contains(end))
+        json.contains("\\u") || ENDS.as_ref().is_none_or(|ends| ends.is_match(json))
     }
 }
 
 /// Endings of the names of all fields that `each` visits, with the quote behind them, which excludes names of plugins.
-static ENDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+static ENDS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let of_plugins =
         definitions().iter().flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
     let paths = Kind::ALL.iter().flat_map(|kind| kind.entry().secrets).chain(of_plugins);
@@ -142,7 +143,8 @@ static ENDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     names.sort_unstable();
     names.dedup();
     let is_covered = |name: &str| names.iter().any(|other| *other != name && name.ends_with(other));
-    names.iter().filter(|name| !is_covered(name)).map(|name| format!("{name}\"")).collect()
+    let ends = names.iter().filter(|name| !is_covered(name)).map(|name| format!("{}\"", regex::escape(name)));
+    RegexSet::new(ends).ok()
 });
 
 /// Masks the secrets of resources that are shown, and restores them in resources that a client sends back.

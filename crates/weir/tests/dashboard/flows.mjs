@@ -9,7 +9,7 @@ import assert from 'node:assert/strict';
 const require = createRequire(join(process.argv[2], 'x.js'));
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-const { ADMIN, GATEWAY, FILE_ADMIN, KONG_ADMIN, KONG_GATEWAY, ORIGIN, ADMIN_KEY, VIEWER_KEY, CHROMIUM, SHOTS } = process.env;
+const { ADMIN, GATEWAY, FILE_ADMIN, KONG_ADMIN, KONG_GATEWAY, TYK_ADMIN, TYK_GATEWAY, ORIGIN, ADMIN_KEY, VIEWER_KEY, CHROMIUM, SHOTS } = process.env;
 const LIMIT = 20_000;
 
 const profile = mkdtempSync(join(tmpdir(), 'weir-dashboard-'));
@@ -30,7 +30,7 @@ page.on('console', (message) => {
 });
 page.on('request', (request) => {
   const { origin, protocol } = new URL(request.url());
-  if (protocol !== 'data:' && ![ADMIN, FILE_ADMIN, KONG_ADMIN].includes(origin)) faults.push(`a request to another host: ${request.url()}`);
+  if (protocol !== 'data:' && ![ADMIN, FILE_ADMIN, KONG_ADMIN, TYK_ADMIN].includes(origin)) faults.push(`a request to another host: ${request.url()}`);
 });
 
 const api = (method, path, body, fields = {}) =>
@@ -197,6 +197,10 @@ const flows = {
     await page.getByRole('link', { name: 'greeting' }).waitFor();
     await page.getByText('Retries').waitFor();
     await look('explain');
+    await button('Send for real').click();
+    await page.getByRole('cell', { name: 'wait for the node' }).waitFor();
+    await page.getByText(/by route/).waitFor();
+    await look('sent');
     await page.getByLabel('URL or path').fill('/elsewhere');
     await button('Explain').click();
     await page.getByText('None: answered 404.').waitFor();
@@ -314,6 +318,37 @@ const flows = {
     await look('viewer');
   },
 
+  async 'a developer has a page with applications, keys, usage and APIs'() {
+    const made = await (await api('POST', '/weir/v1/developers', { id: 'dora', name: 'Dora', plans: ['gold'] })).json();
+    await button('Log out').click();
+    await heading('The session has ended');
+    await page.goto(`${ADMIN}/`);
+    await page.reload();
+    await button('I am a developer').click();
+    await page.getByLabel('Token').fill(made.token);
+    await button('Log in').click();
+    await heading('Dora');
+    await button('New application').click();
+    await dialog().getByLabel('Description').fill('A phone');
+    await dialog().getByRole('button', { name: 'Make it' }).first().click();
+    await page.getByRole('heading', { name: /A phone/ }).waitFor();
+    await button('New key').click();
+    const key = await dialog().locator('code.secret').innerText();
+    await button('I have it').click();
+    assert.equal(await call('/paid', { apikey: key }), 200);
+    await page.reload();
+    await page.getByRole('cell', { name: 'paid' }).first().waitFor();
+    await page.getByText(/of 5 a year/).waitFor();
+    await look('developer');
+    await page.setViewportSize({ width: 400, height: 800 });
+    await look('narrow-developer');
+    await page.setViewportSize({ width: 1360, height: 900 });
+    await button('Log out').click();
+    await page.reload();
+    await logIn(VIEWER_KEY);
+    await heading('Overview');
+  },
+
   async 'a gateway run from a file says why it cannot be edited'() {
     await open('', FILE_ADMIN);
     await logIn(ADMIN_KEY);
@@ -356,6 +391,34 @@ const flows = {
     await open('list/routes', KONG_ADMIN);
     await page.getByRole('link', { name: 'renamed' }).waitFor();
     await look('kong-list');
+  },
+
+  async 'the words are those of Tyk where its family runs'() {
+    await page.goto(`${TYK_ADMIN}/`);
+    await logIn(ADMIN_KEY);
+    await heading('Overview');
+    await page.getByText('for Tyk').waitFor();
+    await open('list/apis', TYK_ADMIN);
+    await page.getByRole('link', { name: 'orders' }).waitFor();
+    await page.getByText('/orders/', { exact: true }).waitFor();
+    await look('tyk-apis');
+    await open('new/apis', TYK_ADMIN);
+    const editor = page.getByLabel(/Document as JSON/);
+    const definition = JSON.parse(await editor.inputValue());
+    await editor.fill(JSON.stringify({ ...definition, name: 'shop', api_id: 'shop', org_id: 'o1', use_keyless: false, auth: { auth_header_name: 'Authorization' }, proxy: { ...definition.proxy, listen_path: '/shop/', target_url: `http://${ORIGIN}/` } }));
+    await button('Create').click();
+    await dialog().getByRole('button', { name: 'Create' }).click();
+    await heading(/shop/);
+    assert.equal((await fetch(`${TYK_GATEWAY}/shop/1`)).status, 401);
+    await open('new/keys', TYK_ADMIN);
+    await editor.fill(JSON.stringify({ org_id: 'o1', rate: 100, per: 1, quota_max: -1, access_rights: { shop: { api_id: 'shop', api_name: 'shop', versions: ['Default'] } } }));
+    await button('Create').click();
+    await dialog().getByRole('button', { name: 'Create' }).click();
+    const key = await page.locator('code.secret').innerText();
+    await button('I have it').click();
+    await heading('Keys');
+    assert.equal((await fetch(`${TYK_GATEWAY}/shop/1`, { headers: { Authorization: key } })).status, 200);
+    await look('tyk-keys');
   },
 };
 

@@ -22,10 +22,10 @@ salt, lock, documents, commands = os.urandom(16), threading.Lock(), {}, []
 
 def keep():
     """Writes what is there, whole or not at all."""
-    plain = [{name: value.timestamp() if name == "time" else value for name, value in one.items()} for one in documents.values()]
+    plain = [{name: value.timestamp() if hasattr(value, "timestamp") else value for name, value in one.items()} for one in documents.values()]
     path = os.path.join(folder, "documents.json")
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump({"documents": plain, "commands": commands}, file)
+        json.dump({"documents": plain, "commands": commands}, file, default=str)
     os.rename(path + ".new", path)
 
 

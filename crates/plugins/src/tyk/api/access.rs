@@ -188,19 +188,35 @@ impl Access {
     ) -> Result<(), Refusal> {
         let Some(session) = known.session.clone() else { return Err((403, DISALLOWED)) };
         let identity = known.identity.take();
-        let name = identity.as_deref().unwrap_or(&session.name);
+        let caller = (&*session, identity.as_deref().unwrap_or(&session.name));
+        let counted = self.count(cx, room, path, caller, (counters, tells_rates), known);
+        // Records of requests tell it.
+        known.identity = identity;
+        counted
+    }
+
+    /// Counts a request of a session under this name.
+    fn count(
+        &self,
+        cx: &RequestCx<'_>,
+        room: &mut Vec<u8>,
+        path: Range<usize>,
+        (session, name): (&Session, &str),
+        (counters, tells_rates): (&Counters, bool),
+        known: &mut Known,
+    ) -> Result<(), Refusal> {
         let right = session.right(&self.api);
         if let Some(right) = right.filter(|right| self.counts_rates && !right.endpoints.is_empty()) {
             let (method, rest) = (cx.request().method_bytes(), room.get(path).unwrap_or_default());
             let own = right.endpoints.iter().find(|(path, name, _)| name.as_bytes() == method && path.is_match(rest));
             if let Some((path, _, limits)) = own {
                 let apart = path.as_str();
-                counters.rate(cx, room, &Scope { session: &session, name, apart }, limits, None)?;
+                counters.rate(cx, room, &Scope { session, name, apart }, limits, None)?;
             }
         }
         let own = right.and_then(|right| right.limits.as_ref());
         let (limits, apart) = own.map_or((&session.limits, ""), |(limits, apart)| (limits, &**apart));
-        let scope = Scope { session: &session, name, apart };
+        let scope = Scope { session, name, apart };
         if self.counts_rates {
             counters.rate(cx, room, &scope, limits, Some(&mut *known).filter(|_| tells_rates))?;
         }

@@ -38,6 +38,8 @@ pub struct Session {
     pub alias: Box<str>,
     /// The tags.
     pub tags: Box<[Box<str>]>,
+    /// Ids of the policies that were applied, as they are written in the key.
+    pub policies: Box<[Box<str>]>,
 }
 
 /// A rate and a quota.
@@ -180,6 +182,7 @@ impl Session {
             meta: value.get("meta_data").and_then(Value::as_object).cloned().unwrap_or_default(),
             alias: text(value, "alias").into(),
             tags: texts(value.get("tags")),
+            policies: texts(value.get("apply_policies")),
         })
     }
 

@@ -101,7 +101,11 @@ impl Streams {
         Ok(Stream::Tls(Box::new(StreamOwned::new(session, socket))))
     }
 
-    fn config(&self, verify: bool) -> Result<Arc<ClientConfig>, String> {
+    /// TLS towards servers.
+    ///
+    /// # Errors
+    /// The trusted certificates cannot be read.
+    pub(super) fn config(&self, verify: bool) -> Result<Arc<ClientConfig>, String> {
         let cell = if verify { &self.verifying } else { &self.trusting };
         let authorities = verify.then_some(self.trusted.as_str());
         cell.get_or_init(|| weir_proxy::client_config(authorities, None).map(Arc::new)).clone()

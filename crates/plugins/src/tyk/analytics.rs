@@ -1,0 +1,318 @@
+//! `analytics`: a record of each request for Tyk's Pump, in a list of Redis, or as a document in MongoDB.
+
+mod form;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_config::AddrRange;
+use weir_plugin::{CompileCx, Compiled, Define, HookCx, LogCx, PerRequest, Phases, Plugin, View};
+use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Documents, Frame, List, Tls};
+use weir_wire::name::FieldName;
+
+use super::shared::{self, Known, ListenPath};
+use crate::observe;
+use crate::security::address_set::AddressSet;
+use form::{Bson, Form, Msgpack};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct Analytics;
+
+/// On the route of an API.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Conf {
+    /// Id of the API.
+    api_id: String,
+    /// Its name.
+    name: String,
+    /// Its organisation.
+    org_id: String,
+    /// The listen path.
+    listen_path: String,
+    /// Tells paths without the listen path, as the upstream sees them.
+    strip_listen_path: bool,
+    /// Host and port of the target.
+    host: String,
+    /// Names of the versions, in their order; none for an API without versions.
+    versions: Vec<String>,
+    /// Names of headers whose values become tags.
+    tag_headers: Vec<String>,
+    /// Seconds after which a collection may drop the record; 0: a hundred years.
+    expire_after: u64,
+    /// Addresses whose requests are not recorded.
+    ignored_ips: Vec<AddrRange>,
+    /// The list of Redis.
+    redis: Option<Redis>,
+    /// The collection of MongoDB.
+    mongo: Option<Mongo>,
+}
+
+/// A list of Redis.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Redis {
+    host: String,
+    port: u16,
+    username: String,
+    password: String,
+    database: u32,
+    use_ssl: bool,
+    ssl_insecure_skip_verify: bool,
+    /// Seconds after which a list that no Pump reads is gone; -1: never.
+    expires: i64,
+}
+
+/// A collection of MongoDB.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Mongo {
+    url: String,
+    collection: String,
+}
+
+impl Define for Analytics {
+    const NAME: &'static str = "analytics";
+    const PRIORITY: i32 = 0;
+    const PHASES: Phases = Phases::LOG;
+    const DOC: &'static str = "Records requests for Tyk's Pump.";
+    const EXAMPLE: &'static str = "{api_id: a, listen_path: /a/, redis: {host: 127.0.0.1, port: 6379, expires: 60}}\n";
+
+    const ENCRYPTED: &'static [&'static str] = &["redis.password", "mongo.url"];
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let invalid = |error| weir_plugin::Invalid::new("listen_path", error);
+        let listen = cx.ok(ListenPath::compile(&conf.listen_path).map_err(invalid))?;
+        let Some((destination, is_document)) = destination(&conf) else {
+            cx.say([weir_plugin::Invalid::new("redis", "expected a list of Redis or a collection of MongoDB")]);
+            return None;
+        };
+        Some(Compiled::build(move |build| {
+            Ok(Recording {
+                place: shared::place(build, &conf.api_id),
+                channel: observe::channel(channel(destination), build),
+                listen,
+                is_document,
+                ignored: AddressSet::new(&conf.ignored_ips),
+                tag_headers: conf.tag_headers.iter().filter_map(|name| tag_header(name)).collect(),
+                user_agent: FieldName::constant("User-Agent"),
+                api: conf,
+            })
+        }))
+    }
+}
+
+fn tag_header(name: &str) -> Option<(String, FieldName)> {
+    let name = name.to_ascii_lowercase();
+    let field = FieldName::new(&name)?;
+    Some((format!("{name}-"), field))
+}
+
+/// The destination of records, and whether they are documents.
+fn destination(conf: &Conf) -> Option<(Destination, bool)> {
+    if let Some(mongo) = &conf.mongo {
+        let to = Documents { url: mongo.url.clone(), collection: mongo.collection.clone() };
+        return Some((Destination::Documents(to), true));
+    }
+    let redis = conf.redis.as_ref()?;
+    let tls = redis.use_ssl.then_some(Tls { server_name: None, verify: !redis.ssl_insecure_skip_verify });
+    let list = List {
+        host: redis.host.clone(),
+        port: redis.port,
+        tls,
+        username: redis.username.clone(),
+        password: redis.password.clone(),
+        database: redis.database,
+        key: LIST.to_owned(),
+        expires: u64::try_from(redis.expires).ok(),
+        timeout: Duration::from_secs(5),
+    };
+    Some((Destination::List(list), false))
+}
+
+/// The list that the Pump reads.
+const LIST: &str = "analytics-tyk-system-analytics";
+
+/// Batches of a second, as Tyk's; one that fails is tried again for some minutes.
+fn channel(destination: Destination) -> ChannelOptions {
+    ChannelOptions {
+        plugin: Analytics::NAME,
+        name: "analytics of Tyk".to_owned(),
+        destination,
+        frame: Frame::Lengths,
+        batch_records: 1000,
+        batch_age: Duration::from_secs(1),
+        batch_idle: Duration::from_millis(200),
+        max_pending: None,
+        retries: 12,
+        retry_delay: Duration::from_secs(1),
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Recording {
+    place: Arc<PerRequest<Known>>,
+    channel: Arc<Channel>,
+    listen: ListenPath,
+    is_document: bool,
+    ignored: AddressSet,
+    /// Headers whose values become tags, with the prefixes of these.
+    tag_headers: Box<[(String, FieldName)]>,
+    user_agent: FieldName,
+    api: Conf,
+}
+
+/// Fields of a record.
+const FIELDS: u32 = 31;
+/// Milliseconds of a hundred years of 365 days.
+const CENTURY: u64 = 100 * 365 * 86_400_000;
+
+impl Plugin for Recording {
+    fn log(&self, cx: &LogCx<'_>) {
+        let x = cx.view();
+        let address: IpAddr = x.client().addr;
+        if self.ignored.contains(address) {
+            return;
+        }
+        let known = self.place.get(cx);
+        self.channel.report(|out| {
+            if self.is_document {
+                let mut document = Bson::begin(out);
+                document.id(x.unix_ms());
+                self.write(x, known, &mut document);
+                document.end();
+            } else {
+                self.write(x, known, &mut Msgpack::begin(out, FIELDS));
+            }
+        });
+    }
+}
+
+impl Recording {
+    /// Writes the record, field by field in the order of the Pump's structure.
+    fn write(&self, x: View<'_>, known: Option<&Known>, form: &mut dyn Form) {
+        let (request, api) = (x.request(), &self.api);
+        let session = known.and_then(|known| known.session.as_deref());
+        let identity = known.and_then(|known| known.identity.as_deref());
+        let key = identity.or(session.map(|session| &*session.name)).unwrap_or_default();
+        let (path, version) = (self.path(x), known.and_then(|known| api.versions.get(known.version)));
+        // The end of the exchange, as in Tyk.
+        let ended = x.unix_ms() + x.duration() / 1000;
+        form.text("Method", request.method_bytes());
+        form.text("Host", api.host.as_bytes());
+        form.text("Path", path);
+        form.text("RawPath", path);
+        form.int("ContentLength", content_length(request));
+        form.text("UserAgent", request.field(&self.user_agent).unwrap_or_default());
+        let time = Timestamp::from_millisecond(ended.cast_signed()).unwrap_or_default().to_zoned(TimeZone::UTC);
+        form.int("Day", time.day().into());
+        form.int("Month", time.month().into());
+        form.int("Year", time.year().into());
+        form.int("Hour", time.hour().into());
+        form.int("ResponseCode", x.response().status().into());
+        form.text("APIKey", key.as_bytes());
+        form.time("TimeStamp", ended);
+        form.text("APIVersion", version.map_or(&b"Non Versioned"[..], |version| version.as_bytes()));
+        form.text("APIName", api.name.as_bytes());
+        form.text("APIID", api.api_id.as_bytes());
+        form.text("OrgID", api.org_id.as_bytes());
+        form.text("OauthID", b"");
+        let (total, upstream) = (x.duration() / 1000, x.upstream_us().unwrap_or(0) / 1000);
+        let (total, upstream) = (total.cast_signed(), upstream.min(total).cast_signed());
+        form.int("RequestTime", total);
+        form.text("RawRequest", b"");
+        form.text("RawResponse", b"");
+        form.text("IPAddress", x.client().addr_text.as_bytes());
+        form.nested("Geo", 3, &mut no_place);
+        form.nested("Network", 4, &mut |network| {
+            network.int("OpenConnections", 0);
+            network.int("ClosedConnection", 0);
+            network.int("BytesIn", x.received().cast_signed());
+            network.int("BytesOut", x.sent().cast_signed());
+        });
+        form.nested("Latency", 3, &mut |latency| {
+            latency.int("Total", total);
+            latency.int("Upstream", upstream);
+            latency.int("Gateway", total - upstream);
+        });
+        self.write_tags(x, key, known, form);
+        form.text("Alias", session.map_or(&b""[..], |session| session.alias.as_bytes()));
+        form.flag("TrackPath", false);
+        let expires = if api.expire_after == 0 { CENTURY } else { api.expire_after.saturating_mul(1000) };
+        form.time("ExpireAt", ended.saturating_add(expires.min(CENTURY)));
+        form.text("OriginalPath", request.path());
+        form.text("ListenPath", api.listen_path.as_bytes());
+    }
+
+    /// The path of a request, without the listen path where the upstream does not see that.
+    fn path<'x>(&self, x: View<'x>) -> &'x [u8] {
+        let path = x.request().path();
+        if !self.api.strip_listen_path {
+            return path;
+        }
+        // Behind a listen path with a slash at its end the path goes on with that slash.
+        let cut = self.listen.length(path);
+        let from = if path.get(..cut).is_some_and(|listen| listen.ends_with(b"/")) { cut - 1 } else { cut };
+        match path.get(from..) {
+            Some(rest) if rest.starts_with(b"/") => rest,
+            _ => b"/",
+        }
+    }
+
+    /// Tags: policies, tags of the session, headers, key, organisation, API.
+    fn write_tags(&self, x: View<'_>, key: &str, known: Option<&Known>, form: &mut dyn Form) {
+        let session = known.and_then(|known| known.session.as_deref());
+        let policies = session.map(|session| &*session.policies).unwrap_or_default();
+        let own = session.map(|session| &*session.tags).unwrap_or_default();
+        let developer = session.and_then(|session| session.meta.get("tyk_developer_id")?.as_str());
+        let headers = || {
+            self.tag_headers.iter().filter_map(|(prefix, name)| {
+                let value = x.request().field(name).and_then(|value| std::str::from_utf8(value).ok());
+                Some((prefix.as_str(), value?))
+            })
+        };
+        let fixed = [("key-", key), ("org-", self.api.org_id.as_str()), ("api-", self.api.api_id.as_str())];
+        let tags = || {
+            let policies = policies.iter().map(|policy| ("pol-", &**policy));
+            let developer = developer.into_iter().map(|developer| ("dev-", developer));
+            let own = own.iter().map(|tag| ("", &**tag));
+            let fixed = fixed.iter().copied().filter(|(prefix, text)| *prefix == "api-" || !text.is_empty());
+            policies.chain(developer).chain(own).chain(headers()).chain(fixed)
+        };
+        form.texts("Tags", tags().count(), &mut tags());
+    }
+}
+
+/// The length of a request's body; -1: it comes in chunks.
+fn content_length(request: &weir_plugin::Request) -> i64 {
+    let field = |name: &str| request.field_str(name);
+    match field("content-length").and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok()) {
+        Some(length) => length,
+        None if field("transfer-encoding").is_some() => -1,
+        None => 0,
+    }
+}
+
+/// Nobody looks up the place of an address.
+fn no_place(geo: &mut dyn Form) {
+    geo.nested("Country", 1, &mut |country| country.text("ISOCode", b""));
+    geo.nested("City", 2, &mut |city| {
+        city.int("GeoNameID", 0);
+        city.nested("Names", 0, &mut |_| {});
+    });
+    geo.nested("Location", 3, &mut |location| {
+        location.float("Latitude", 0.0);
+        location.float("Longitude", 0.0);
+        location.text("TimeZone", b"");
+    });
+}
