@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::engine::HostRequest;
 use crate::program::{Limits, Program};
 
-/// Why a call has no result.
+/// Reasons for a call without a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The script took longer than its budget.

@@ -69,7 +69,7 @@ struct VersionConf {
 struct EntryConf {
     path: String,
     method: String,
-    /// What of the body of a request tells it from others; empty: the whole body.
+    /// Part of the body that tells a request from others, as a regular expression; empty: the whole body.
     cache_key_regex: String,
     /// Statuses; none: those of the API.
     cache_response_codes: Vec<u16>,

@@ -27,7 +27,7 @@ pub(super) struct HandlerConf {
     handler_meta: MetaConf,
 }
 
-/// What a handler does.
+/// Settings of a handler.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct MetaConf {
@@ -41,7 +41,7 @@ struct MetaConf {
     event_timeout: u64,
     /// The text of the template of its bodies; empty: the default one.
     template_text: String,
-    /// What stands in front of a line in the log.
+    /// Text in front of a line in the log.
     prefix: String,
 }
 

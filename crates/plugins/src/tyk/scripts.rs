@@ -120,7 +120,7 @@ struct Scripts {
     place: Arc<PerRequest<Known>>,
     program: Arc<Program>,
     middleware: Box<[String]>,
-    /// What scripts are told of the API, in JSON.
+    /// The API as scripts see it, in JSON.
     config: String,
     /// True before authentication, when there is no session.
     is_pre: bool,
@@ -197,7 +197,7 @@ fn wait(cx: &RequestCx<'_>) -> Flow {
 }
 
 impl Scripts {
-    /// What is known of the request, which is put in place where nothing is known yet.
+    /// The place of [`Known`], filled where it is empty.
     fn known<'c>(&self, cx: &'c mut RequestCx<'_>) -> Option<&'c mut Known> {
         if self.place.get(cx).is_none() {
             self.place.put(cx, Known::default());

@@ -1,4 +1,4 @@
-//! What the plugins of one API have in common: its listen path, and what one plugin hands to the next.
+//! Parts that the plugins of one API share: its listen path, and the values that one plugin hands to the next.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use weir_plugin::{BuildCx, Flow, PerRequest, Request, RequestCx};
 use super::patterns::{compile, is_plain, pattern_of};
 use super::sessions::{Counted, Session};
 
-/// What is known of a request when its chain has come to a plugin.
+/// State of a request when its chain has come to a plugin.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The session of the caller; none without a key.
@@ -32,7 +32,7 @@ pub(super) struct Known {
     pub(super) url: Option<Box<[u8]>>,
     /// True if the answer was kept from an earlier request.
     pub(super) is_cached: bool,
-    /// What is known of the request from earlier passes through the chain, each of which ended with a wait.
+    /// Results of earlier passes through the chain, each of which ended with a wait.
     pub(super) progress: Progress,
 }
 
@@ -52,10 +52,10 @@ impl Known {
 /// Name and session of what was read from Redis; `None`: there is no usable session.
 pub(super) type ReadSession = (Box<[u8]>, Option<Arc<Session>>);
 
-/// What a request has waited for, and waits for.
+/// Results of the waits of a request, and the next wait.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// What the request waits for.
+    /// The next wait.
     pub(super) wait: Option<Wait>,
     /// Sessions that were read from Redis, by their names; `None` for a name without a usable session.
     pub(super) read: Vec<ReadSession>,
@@ -76,7 +76,7 @@ impl Progress {
     }
 }
 
-/// What a request waits for before its chain goes on.
+/// A wait of a request before its chain goes on.
 #[derive(Debug)]
 pub(super) enum Wait {
     /// The sets of keys of tokens.

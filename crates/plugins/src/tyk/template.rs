@@ -77,7 +77,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// What cannot be read, with its line.
+    /// The text cannot be read: line and reason.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         parse::template(text).map(Self)
     }

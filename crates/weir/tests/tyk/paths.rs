@@ -1,4 +1,4 @@
-//! What is done with requests by their paths: caches, breakers, batches.
+//! Caches, breakers, templates, web hooks and batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -19,7 +19,7 @@ use crate::auth::openid_connect::jose::{Jwt, KeySet, Verdict};
 use crate::tyk::sessions::{Session, Sessions, SessionsOfPolicies};
 use crate::tyk::shared::Wait;
 
-/// How tokens are verified and read.
+/// Verification and reading of tokens.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Conf {
@@ -88,7 +88,7 @@ const AGAIN_MS: u64 = 30_000;
 /// Milliseconds between two questions after one without an answer.
 const FAILED_MS: u64 = 1000;
 
-/// Why a request does not go on.
+/// Reasons for which a request does not go on.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),

@@ -7,7 +7,7 @@ use crate::tyk::VERSION;
 /// Tyk's words for a Redis that does not answer.
 const AWAY: &str = "storage: Redis is either down or was not configured";
 
-/// What is known of the gateway.
+/// State of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     /// True if Redis answers; `None`: the gateway has none.

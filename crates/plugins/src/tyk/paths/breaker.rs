@@ -61,7 +61,7 @@ pub(super) struct Breaker {
     next_trial: AtomicU64,
 }
 
-/// What is counted, in one word.
+/// Counts and times of a breaker, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
     /// Beginning of the window, in milliseconds.

@@ -14,7 +14,7 @@ use crate::tyk::batch::canonical;
 use crate::tyk::body;
 use crate::tyk::shared::Known;
 
-/// What a script returns.
+/// Result of a script.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Returned {
