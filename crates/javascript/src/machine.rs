@@ -133,7 +133,9 @@ impl Machine {
         self.deadline.set(None);
         match result {
             Err(Fault::Thrown(_)) if Instant::now() >= end => Err(Fault::Time),
-            Err(Fault::Thrown(text)) if text.contains("out of memory") => Err(Fault::Memory),
+            Err(Fault::Thrown(text)) if text.contains("out of memory") || text.contains("llocation failed") => {
+                Err(Fault::Memory)
+            }
             result => result,
         }
     }
