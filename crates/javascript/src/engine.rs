@@ -167,10 +167,7 @@ mod tests {
     #[test]
     fn scripts_are_held_to_their_budgets() {
         assert_eq!(call("for (;;) {}"), Err(Fault::Time));
-        assert_eq!(
-            call("var all = []; for (;;) { all.push('x'.repeat(100000) + all.length); }"),
-            Err(Fault::Memory)
-        );
+        assert_eq!(call("var all = []; for (;;) { all.push('x'.repeat(100000) + all.length); }"), Err(Fault::Memory));
         let thrown = call("throw new Error('no');").expect_err("a fault");
         assert!(matches!(&thrown, Fault::Thrown(text) if text.starts_with("no (")), "{thrown:?}");
         let deep = call("function f(n) { return f(n + 1) + 1; } f(0);").expect_err("a fault");

@@ -53,13 +53,7 @@ impl Counters {
     }
 
     /// Counts a request against the limit of the whole API.
-    pub(super) fn of_api(
-        &self,
-        now: u64,
-        room: &mut Vec<u8>,
-        tells: bool,
-        known: &mut Known,
-    ) -> Result<(), Refusal> {
+    pub(super) fn of_api(&self, now: u64, room: &mut Vec<u8>, tells: bool, known: &mut Known) -> Result<(), Refusal> {
         let Some(Rate { rate, per }) = self.global else { return Ok(()) };
         let (count, per) = (rate.ceil() as u64, (per * 1000.0) as u64);
         let taken = self.take(now, room, &["tyk api ", &self.api], count, per)?;
@@ -136,14 +130,7 @@ impl Counters {
     }
 
     /// Counts in a window that ends with the process.
-    fn take(
-        &self,
-        now: u64,
-        room: &mut Vec<u8>,
-        name: &[&str],
-        count: u64,
-        per: u64,
-    ) -> Result<Taken, Refusal> {
+    fn take(&self, now: u64, room: &mut Vec<u8>, name: &[&str], count: u64, per: u64) -> Result<Taken, Refusal> {
         let start = room.len();
         name.iter().for_each(|part| room.extend_from_slice(part.as_bytes()));
         let taken = self.ask(now, room.get(start..).unwrap_or_default(), count, per, 0);
