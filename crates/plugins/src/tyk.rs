@@ -2,28 +2,37 @@
 //! other families use.
 //!
 //! ```text
-//! answers (clean paths, words of failures) ─► api: versions, lists, IP, authentication, rights, limits
-//!                                             └─► paths: bodies, headers, rewrites, mocks ─► target ─► upstream
+//! answers (clean paths, words of failures) ─► pre: scripts ─► api: versions, lists, IP, authentication, rights, limits
+//!   └─► post: scripts ─► paths: bodies, headers, rewrites, mocks, breakers ─► cache ─► target ─► upstream
 //! ```
 //!
-//! `analytics` records requests for Tyk's Pump when they are over.
-//!
-//! `api` runs in the phase `rewrite` and `paths` in `access`, so the order is Tyk's.
+//! `pre` and `api` run in the phase `rewrite` and the others in `access`, so that the order is Tyk's but for scripts: `pre`
+//! runs before the lists of paths, and `post` before what `paths` changes. `analytics` records requests for Tyk's Pump when
+//! they are over.
 
 mod analytics;
 mod answers;
 mod api;
+mod batch;
 mod body;
+mod cache;
 mod cors;
+mod entries;
+mod events;
+mod fetch;
 mod gateway;
 mod no_api;
 mod paths;
 mod patterns;
+mod scripts;
 pub mod sessions;
 mod shared;
+mod template;
 
 use weir_plugin::host::Definition;
 
+pub use cache::Caches;
+pub use events::is_sent;
 pub use gateway::{ApiAnswer, ApiRequest, Door, GatewayApi, Job, Offload};
 pub use patterns::{is_plain, pattern_of};
 
@@ -34,10 +43,14 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &analytics::Analytics,
         &answers::Answers,
         &api::Api,
+        &batch::Batch,
+        &cache::Cache,
         &cors::Cors,
         &gateway::Gateway,
         &no_api::NoApi,
         &paths::Paths,
+        &scripts::Post,
+        &scripts::Pre,
     ]
 }
 

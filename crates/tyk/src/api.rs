@@ -1,6 +1,7 @@
 //! The gateway API: `/tyk/…` with its secret, and the pages of health.
 
 mod apis;
+mod held;
 mod keys;
 mod policies;
 
@@ -13,7 +14,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 use weir_plugins::PlanCounts;
 use weir_plugins::tyk::sessions::{Naming, Sessions};
-use weir_plugins::tyk::{self, ApiAnswer, ApiRequest};
+use weir_plugins::tyk::{self, ApiAnswer, ApiRequest, Caches};
 
 use crate::conf::Conf;
 use crate::files::Place;
@@ -42,6 +43,7 @@ pub struct GatewayApi {
     naming: Naming,
     sessions: Arc<Sessions>,
     counts: Arc<PlanCounts>,
+    caches: Arc<Caches>,
     storage: Option<Arc<dyn Storage>>,
     reload: Reload,
     /// The definitions in force.
@@ -64,15 +66,14 @@ impl GatewayApi {
     /// `tyk.conf` cannot be read.
     pub fn new(
         place: &Place,
-        sessions: Arc<Sessions>,
-        counts: Arc<PlanCounts>,
+        (sessions, counts, caches): (Arc<Sessions>, Arc<PlanCounts>, Arc<Caches>),
         storage: Option<Arc<dyn Storage>>,
         reload: Reload,
     ) -> Result<Self, String> {
         let conf = place.conf()?;
         let naming = Naming::new(conf.hash_keys, &conf.hash_key_function);
         let loaded = Mutex::new(Arc::new(apis::Loaded::read(&conf)));
-        Ok(Self { conf, naming, sessions, counts, storage, reload, loaded })
+        Ok(Self { conf, naming, sessions, counts, caches, storage, reload, loaded })
     }
 
     /// Takes note that the files are in force as they are now.
@@ -114,7 +115,10 @@ impl GatewayApi {
             (_, ["certs", ..]) => {
                 Err((501, "certificates are not managed by this API: they are files of the settings".to_owned()))
             }
-            ("DELETE", ["cache", _]) => Ok(status("ok", "cache invalidated")),
+            ("DELETE", ["cache", id]) => {
+                self.caches.invalidate(id);
+                Ok(status("ok", "cache invalidated"))
+            }
             (_, ["oauth", ..]) => Err((501, "the OAuth2 server is not supported".to_owned())),
             _ => return None,
         })

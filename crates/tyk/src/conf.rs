@@ -1,5 +1,7 @@
 //! `tyk.conf`: what of it holds here.
 
+mod storage;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -43,6 +45,10 @@ pub struct Conf {
     pub of_dashboard: bool,
     /// Seconds that an upstream may take.
     pub proxy_default_timeout: u32,
+    /// Seconds that a script may take; 0: the default.
+    pub jsvm_timeout: u32,
+    /// The Redis of sessions, in the fields of `weir_plugins::tyk`; none: sessions are in the data directory.
+    pub storage: Option<Value>,
     /// Destination of records of requests; none: there are no records.
     pub analytics: Option<Analytics>,
 }
@@ -109,6 +115,8 @@ impl Default for Conf {
             of_dashboard: false,
             proxy_default_timeout: 0,
             analytics: None,
+            jsvm_timeout: 0,
+            storage: None,
         }
     }
 }
@@ -155,6 +163,8 @@ impl Conf {
             health_check: flag("health_check.enable_health_checks"),
             of_dashboard: flag("use_db_app_configs"),
             proxy_default_timeout: number("proxy_default_timeout").unwrap_or_default().min(86_400) as u32,
+            jsvm_timeout: number("jsvm_timeout").unwrap_or_default().min(60) as u32,
+            storage: storage::read(value)?,
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
     }
@@ -264,6 +274,9 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
         "certificates of tyk.conf are not read yet: give --listen-https and a TLS listener in the settings",
     ),
     ("control_api_port", "the gateway API has no port of its own yet: it is at the port of the traffic"),
+    ("storage.ca_file", "list the authority in tls.trusted_certificate of the settings"),
+    ("storage.cert_file", "client certificates for Redis are not supported yet"),
+    ("storage.key_file", "client certificates for Redis are not supported yet"),
     ("enforce_org_quotas", "quotas of organisations are not supported yet"),
     ("security.control_api_use_mutual_tls", "mutual TLS of the gateway API is not supported yet"),
 ];
@@ -274,8 +287,6 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
     ("analytics_config.enable_geo_ip", "places of addresses are not looked up: records have none"),
     ("analytics_config.normalise_urls.enabled", "records have paths as they came"),
     ("analytics_config.enable_multiple_analytics_keys", "records go to one list, which the Pump reads as well"),
-    ("storage.host", "sessions of keys are kept in the data directory of the gateway: keys in Redis are not read"),
-    ("storage.addrs", "sessions of keys are kept in the data directory of the gateway: keys in Redis are not read"),
     (
         "enable_redis_rolling_limiter",
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
@@ -289,8 +300,8 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
     ),
     ("monitor.enable_trigger_monitors", "events of quotas are not sent"),
-    ("event_handlers.events", "events are not sent"),
+    ("event_handlers.events", "only events of API definitions are sent"),
     ("override_messages", "messages of errors are Tyk's own"),
-    ("cache_storage.host", "answers are not cached"),
+    ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
     ("uptime_tests.config.enable_uptime_analytics", "uptime tests are not made"),
 ];

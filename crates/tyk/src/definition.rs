@@ -82,16 +82,20 @@ impl Definition {
                 found.push(self.fault(path, *reason));
             }
         }
+        for processor in self.at("response_processors").and_then(Node::as_seq).unwrap_or_default() {
+            let name = processor.get("name").and_then(Node::as_str).unwrap_or_default();
+            if !matches!(name, "header_injector" | "response_body_transform") {
+                found.push(self.doubt("response_processors", format!("the processor '{name}' is not there")));
+            }
+        }
         for (path, reason) in DOUBTED {
             if self.at(path).is_some_and(is_on) {
                 found.push(self.doubt(path, *reason));
             }
         }
-        for hook in ["pre", "post", "post_key_auth", "response"] {
-            let path = format!("custom_middleware.{hook}");
-            if self.at(&path).is_some_and(is_on) {
-                found.push(self.fault(&path, MIDDLEWARE));
-            }
+        if self.at("custom_middleware.response").is_some_and(is_on) {
+            let text = "middleware of responses is not supported yet: set headers by transform_response_headers";
+            found.push(self.fault("custom_middleware.response", text));
         }
         for hook in ["auth_check", "id_extractor"] {
             let path = format!("custom_middleware.{hook}");
@@ -105,8 +109,8 @@ impl Definition {
     }
 }
 
-const MIDDLEWARE: &str = "middleware of one's own (JavaScript, Python, Go, gRPC) is not supported yet: take it out, or ask a \
-    service in the upstream's place";
+const MIDDLEWARE: &str =
+    "authentication by middleware of one's own is not supported: ask a service in the upstream's place";
 
 /// True for a setting that is switched on: neither null, false, 0 nor empty.
 pub(crate) fn is_on(node: &Node) -> bool {
@@ -192,13 +196,11 @@ pub(crate) fn fill(node: &mut Node, variables: Variables<'_>, path: &mut String,
 /// Fields that are refused where they are on, with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("use_oauth2", "the OAuth2 server is not supported yet"),
-    ("use_openid", "authentication by OpenID is not supported yet"),
     ("use_mutual_tls_auth", "authentication by client certificates is not supported yet"),
     ("auth.use_certificate", "authentication by client certificates is not supported yet"),
     ("auth_configs.authToken.use_certificate", "authentication by client certificates is not supported yet"),
     ("auth.validate_signature", "signatures of requests are not supported yet"),
     ("auth_configs.authToken.validate_signature", "signatures of requests are not supported yet"),
-    ("enable_signature_checking", "signatures of requests (HMAC) are not supported yet"),
     ("use_go_plugin_auth", "Go plugins are not supported: they are loaded into Tyk's own process"),
     ("enable_coprocess_auth", "authentication by plugins is not supported yet"),
     ("external_oauth.enabled", "external OAuth is not supported yet"),
@@ -216,9 +218,6 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Fields that have no effect and that somebody may rely on, with the reason.
 const DOUBTED: &[(&str, &str)] = &[
-    ("cache_options.enable_cache", "answers are not cached: each request goes to the upstream"),
-    ("enable_batch_request_support", "batches of requests are not answered: tyk/batch/ goes to the upstream"),
-    ("event_handlers.events", "events are not sent"),
     ("enable_detailed_recording", "requests and answers are not recorded in whole"),
     ("proxy.check_host_against_uptime_tests", "uptime tests are not made"),
     ("uptime_tests.check_list", "uptime tests are not made"),
@@ -226,10 +225,6 @@ const DOUBTED: &[(&str, &str)] = &[
     ("certificates", "certificates of a single API are not read: list them in the settings"),
     ("upstream_certificates", "certificates for upstreams of a single API are not read"),
     ("pinned_public_keys", "pinned keys of upstreams are not checked"),
-    (
-        "response_processors",
-        "only headers of responses are changed, by transform_response_headers and global_response_headers",
-    ),
 ];
 
 /// Fields of a definition, up to version 5.

@@ -3,6 +3,8 @@
 //! The first line of the document says which file has how many lines; each file follows as it was written, so that the
 //! position of a finding leads back to it.
 
+pub(crate) mod scripts;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +87,7 @@ impl Place {
             Some(path) if path.exists() => files.push(("policies", path.clone())),
             _ => {}
         }
+        let mut scripts: Vec<String> = Vec::new();
         let mut gathered = Gathered::default();
         let (mut header, mut body) = (Vec::new(), String::new());
         let mut line = 2;
@@ -96,6 +99,9 @@ impl Place {
             let text = self::text(text, &path).map_err(|error| format!("{name}:{error}"))?;
             let lines = 1 + text.matches('\n').count() as u32;
             holds_definition |= kind == "api" && is_definition(&text);
+            if kind == "api" {
+                scripts::add(&text, &mut scripts);
+            }
             if !body.is_empty() {
                 body.push_str(",\n");
                 line += 1;
@@ -111,6 +117,20 @@ impl Place {
                 ));
             }
         }
+        for path in scripts {
+            let text = self.script(&path, conf.app_path.as_deref())?;
+            if !body.is_empty() {
+                body.push_str(",\n");
+            }
+            header.push(json!({ "kind": "script", "name": path }));
+            body.push_str(&Value::String(text).to_string());
+            body.push('\n');
+            if body.len() > MAX_TEXT_BYTES {
+                return Err(format!(
+                    "{path}: with this script there are more than the {MAX_TEXT_BYTES} bytes that are read"
+                ));
+            }
+        }
         if let (Self::Folder(folder), false) = (self, holds_definition) {
             let expected =
                 "expected API definitions of Tyk, or manifests of Kubernetes; a rules file is named by its own path";
@@ -118,6 +138,20 @@ impl Place {
         }
         gathered.text = format!("{{\"{KEY}\":{},\"contents\":[\n{body}]}}\n", Value::Array(header));
         Ok(gathered)
+    }
+
+    /// The text of a script, whose path is looked for in the working directory, beside `tyk.conf`, and beside the folder of
+    /// definitions.
+    fn script(&self, path: &str, apps: Option<&Path>) -> Result<String, String> {
+        let given = Path::new(path);
+        let folders = match self {
+            Self::Conf(conf) => [conf.parent(), apps.and_then(Path::parent), apps],
+            Self::Folder(folder) => [folder.parent(), Some(folder.as_path()), None],
+        };
+        let beside = folders.into_iter().flatten().map(|folder| folder.join(given));
+        let found = std::iter::once(given.to_owned()).chain(beside).find(|place| place.is_file());
+        let found = found.ok_or_else(|| format!("{path}: there is no such script of a middleware"))?;
+        file::read_text(&found).map_err(|error| told(&found, &error))
     }
 }
 

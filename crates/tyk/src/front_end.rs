@@ -5,6 +5,7 @@ use weir_config::{Checked, CompiledConf, Diagnostic, Family, FrontEnd, Lowered, 
 use weir_plugins::tyk::definitions;
 
 use crate::definition::{self, Definition, is_on};
+use crate::lower::Scripts;
 use crate::rule::rule;
 use crate::{conf, files, lower, oas};
 
@@ -53,7 +54,7 @@ impl FrontEnd for Tyk {
                 found.push(Diagnostic::warning(node.mark, name, rule(text)));
             }
         }
-        lower::lower(&apis, &settings, &parts.policies, mark, found)
+        lower::lower(&apis, (&settings, &parts.scripts), &parts.policies, mark, found)
     }
 }
 
@@ -69,6 +70,8 @@ struct Parts {
     /// Name of the file, and the definition.
     apis: Vec<(String, Node)>,
     policies: Vec<Node>,
+    /// Scripts by their paths as they are written.
+    scripts: Scripts,
 }
 
 impl Parts {
@@ -84,6 +87,10 @@ impl Parts {
             match text("kind") {
                 "conf" => parts.conf = Some(node),
                 "policies" => parts.policies.push(node),
+                "script" => {
+                    let code = node.as_str().unwrap_or_default().to_owned();
+                    parts.scripts.insert(text("name").to_owned(), code);
+                }
                 _ => {
                     let name = text("name").rsplit('/').next().unwrap_or_default();
                     parts.apis.push((name.trim_end_matches(".json").to_owned(), node));

@@ -8,6 +8,7 @@
 
 mod access;
 mod analytics;
+mod middleware;
 mod target;
 mod versions;
 
@@ -29,10 +30,13 @@ const OWN: u64 = 1 << 40;
 /// Rank that an API with a domain gains.
 const WITH_DOMAIN: u64 = 1 << 32;
 
+/// Texts of scripts by their paths as definitions write them.
+pub(crate) type Scripts = std::collections::BTreeMap<String, String>;
+
 /// Lowers the definitions.
 pub(crate) fn lower(
     apis: &[Definition],
-    conf: &Conf,
+    (conf, scripts): (&Conf, &Scripts),
     policies: &[Node],
     mark: Mark,
     found: &mut Vec<Diagnostic>,
@@ -40,7 +44,7 @@ pub(crate) fn lower(
     let mut lowered = Lowered::new(mark);
     let mut taken = Taken { ids: vec![NO_API.to_owned(), GATEWAY.to_owned()], ..Taken::default() };
     for api in apis {
-        self::api(api, conf, &mut taken, &mut lowered, found);
+        self::api(api, (conf, scripts), &mut taken, &mut lowered, found);
     }
     own_routes(conf, policies, mark, &mut lowered, found);
     let mut answers = map(mark, []);
@@ -62,7 +66,13 @@ fn document(id: &str, matching: Option<Matching>) -> Entity {
     Entity { kind: "document", id: id.to_owned(), path: String::new(), matching, ..Entity::default() }
 }
 
-fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+fn api(
+    api: &Definition,
+    (conf, scripts): (&Conf, &Scripts),
+    taken: &mut Taken,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
     let mark = api.node.mark;
     let listen = api.text("proxy.listen_path");
     let domain = Some(api.text("domain")).filter(|domain| !domain.is_empty() && !api.flag("domain_disabled"));
@@ -82,7 +92,7 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
     }
     taken.places.push(place);
     let Some(upstream) = target::upstream(api, conf, found) else { return };
-    let Some(versions) = versions::Versions::of(api, found) else { return };
+    let Some(versions) = versions::Versions::of(api, scripts, found) else { return };
     let id = id_of(api, taken, found);
     // Rights of keys name the API as it is written.
     let own = Some(api.text("api_id")).filter(|own| !own.is_empty()).unwrap_or(&id);
@@ -102,7 +112,10 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         let limit = api.at("global_rate_limit").cloned().unwrap_or_else(|| map(mark, []));
         guard.insert("global_rate_limit", limit);
     }
-    if let Some(access) = access::access(api, conf) {
+    if let Some(events) = middleware::events(api, scripts, found) {
+        guard.insert("events", events);
+    }
+    if let Some(access) = access::access(api, conf, found) {
         guard.insert("access", access);
     }
     let mut chain = map(mark, [("api_id", text(own)), ("listen_path", text(listen))]);
@@ -112,6 +125,10 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
     chain.insert("versions", versions.chain);
     chain.insert("upstream", upstream.clone());
     let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
+    middleware::add(api, own, (conf, scripts), &mut plugins, found);
+    if api.flag("cache_options.enable_cache") {
+        plugins.insert("cache", access::cache(api, own, versions.caches));
+    }
     if api.flag("CORS.enable") {
         plugins.insert("cors", access::cors(api));
     }
@@ -135,10 +152,15 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         ("plugins.api.listen_path", "proxy.listen_path"),
         ("plugins.api.versions.list", "version_data.versions"),
         ("plugins.api.access.ways", "auth"),
+        ("plugins.api.access.storage", ""),
+        ("plugins.api.events", "event_handlers.events"),
         ("plugins.paths.versions", "version_data.versions"),
         ("plugins.cors", "CORS"),
         ("plugins.analytics.tag_headers", "tag_headers"),
         ("plugins.analytics", ""),
+        ("plugins.cache", "cache_options"),
+        ("plugins.pre", "custom_middleware.pre"),
+        ("plugins.post", "custom_middleware.post"),
         ("plugins.api", ""),
         ("plugins.paths", ""),
         ("upstream", "proxy"),
@@ -149,6 +171,47 @@ fn api(api: &Definition, conf: &Conf, taken: &mut Taken, lowered: &mut Lowered, 
         path: api.file.clone(),
         elsewhere: elsewhere.iter().map(|(lowered, written)| ((*lowered).to_owned(), api.place(written))).collect(),
         fields: vec![("uri", "proxy.listen_path")],
+        matching: Some(matching),
+        ..Entity::default()
+    };
+    if api.flag("enable_batch_request_support") {
+        batch(api, domain, rank, taken, lowered, found);
+    }
+    lowered.add(ResourceKind::Routes, item, entity);
+}
+
+/// Adds the route for the batches of an API with this rank.
+fn batch(
+    api: &Definition,
+    domain: Option<&str>,
+    rank: u64,
+    taken: &mut Taken,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
+    const PATH: &str = "tyk/batch/";
+    let mark = api.node.mark;
+    let listen = api.text("proxy.listen_path");
+    if !target::is_plain(listen) {
+        let text = "without effect: the listen path has parameters, so that nobody can tell where its batches go";
+        found.push(api.doubt("enable_batch_request_support", text));
+        return;
+    }
+    let id = format!("batch.{}", taken.ids.len());
+    taken.ids.push(id.clone());
+    let plugins = map(mark, [("batch", map(mark, [("listen_path", text(listen))]))]);
+    let item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
+    let path = format!("{}/{PATH}", listen.trim_end_matches('/'));
+    let matching = Matching {
+        paths: vec![format!("~{}$", target::escaped(&path))],
+        ranks: vec![rank + PATH.len() as u64 + 1],
+        hosts: domain.into_iter().map(str::to_owned).collect(),
+    };
+    let entity = Entity {
+        kind: "API",
+        id: format!("{} (batches)", api.text("name")),
+        path: api.file.clone(),
+        elsewhere: vec![("plugins.batch".to_owned(), api.place("enable_batch_request_support"))],
         matching: Some(matching),
         ..Entity::default()
     };
@@ -173,7 +236,10 @@ fn id_of(api: &Definition, taken: &mut Taken, found: &mut Vec<Diagnostic>) -> St
 
 /// Adds the route for what no API takes, and those of the gateway API.
 fn own_routes(conf: &Conf, policies: &[Node], mark: Mark, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
-    let gateway = map(mark, [("hello", text(&conf.health_endpoint)), ("policies", merged(policies, mark, found))]);
+    let mut gateway = map(mark, [("hello", text(&conf.health_endpoint)), ("policies", merged(policies, mark, found))]);
+    if let Some(storage) = &conf.storage {
+        gateway.insert("storage", Node::from(storage));
+    }
     let hello = format!("~/{}$", target::escaped(&conf.health_endpoint));
     let mut paths = vec![hello, "~/ready$".to_owned()];
     if !conf.secret.is_empty() {

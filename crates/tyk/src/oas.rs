@@ -1,5 +1,7 @@
 //! API definitions in the OAS form, as definitions in the classic form.
 
+mod parts;
+
 use serde_json::{Map, Value, json};
 use weir_config::diagnostic::nearest;
 use weir_config::{Diagnostic, Hint, Node};
@@ -38,7 +40,15 @@ const PARTS: &[(&str, &[&str])] = &[
     ("upstream", &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport"]),
     (
         "server",
-        &["listenPath", "authentication", "customDomain", "ipAccessControl", "detailedActivityLogs", "gatewayTags"],
+        &[
+            "listenPath",
+            "authentication",
+            "customDomain",
+            "ipAccessControl",
+            "detailedActivityLogs",
+            "gatewayTags",
+            "batchProcessing",
+        ],
     ),
     (
         "middleware.global",
@@ -54,17 +64,19 @@ const PARTS: &[(&str, &[&str])] = &[
             "skipQuota",
             "skipQuotaReset",
             "pluginConfig",
+            "prePlugins",
+            "postAuthenticationPlugins",
+            "postPlugins",
+            "cache",
         ],
     ),
 ];
 
 /// Parts without an effect, with the reason.
 const DOUBTED: &[(&str, &str)] = &[
-    ("middleware.global.cache", "answers are not cached: each request goes to the upstream"),
     ("server.detailedActivityLogs", "requests and answers are not recorded in whole"),
     ("upstream.uptimeTests", "uptime tests are not made"),
     ("server.eventHandlers", "events are not sent"),
-    ("server.batchProcessing", "batches of requests are not answered"),
     ("server.detailedTracing", "traces are not sent"),
     ("server.gatewayTags", "tags of segments are not looked at"),
 ];
@@ -105,6 +117,7 @@ impl Reading<'_> {
         set("active", at(tyk, "info.state.active"));
         set("expiration", at(tyk, "info.expiration"));
         set("enable_context_vars", at(tyk, "middleware.global.contextVariables.enabled"));
+        set("enable_batch_request_support", at(tyk, "server.batchProcessing.enabled"));
         set("disable_rate_limit", at(tyk, "middleware.global.skipRateLimit"));
         set("disable_quota", at(tyk, "middleware.global.skipQuota"));
         if is_enabled(at(tyk, "server.customDomain")) {
@@ -126,11 +139,15 @@ impl Reading<'_> {
                 None => self.fault("upstream.rateLimit.per", "expected a time such as 10s, 1m or 1h30m"),
             }
         }
-        made.insert("proxy".to_owned(), proxy(tyk));
+        if let Some(part) = at(tyk, "middleware.global.cache").filter(|part| is_enabled(Some(part))) {
+            made.insert("cache_options".to_owned(), parts::cache(part));
+        }
+        made.insert("custom_middleware".to_owned(), parts::middleware(tyk));
+        made.insert("proxy".to_owned(), parts::proxy(tyk));
         self.authentication(tyk, &mut made);
         made.insert("version_data".to_owned(), self.versions(tyk, document));
         if let Some(cors) = at(tyk, "middleware.global.cors").filter(|cors| is_enabled(Some(cors))) {
-            made.insert("CORS".to_owned(), self::cors(cors));
+            made.insert("CORS".to_owned(), parts::cors(cors));
         }
         Some(made)
     }
@@ -214,16 +231,28 @@ impl Reading<'_> {
                 }
                 ("http", "bearer") => {
                     made.insert("enable_jwt".to_owned(), true.into());
-                    made.extend(jwt(scheme));
+                    made.extend(parts::jwt(scheme));
                     configs.insert("jwt".to_owned(), Value::Object(config));
                 }
                 (kind, scheme) => refused.push((name.clone(), format!("{kind} {scheme}"))),
             }
         }
-        for custom in ["custom", "hmac", "oidc"] {
-            if is_enabled(authentication.get(custom)) {
-                refused.push((custom.to_owned(), custom.to_owned()));
-            }
+        if is_enabled(authentication.get("custom")) {
+            refused.push(("custom".to_owned(), "custom".to_owned()));
+        }
+        if let Some(hmac) = authentication.get("hmac").filter(|hmac| is_enabled(Some(hmac))) {
+            made.insert("enable_signature_checking".to_owned(), true.into());
+            made.insert("hmac_allowed_algorithms".to_owned(), hmac["allowedAlgorithms"].clone());
+            made.insert("hmac_allowed_clock_skew".to_owned(), hmac["allowedClockSkew"].clone());
+            configs.insert("hmac".to_owned(), Value::Object(parts::places(hmac)));
+        }
+        if let Some(oidc) = authentication.get("oidc").filter(|oidc| is_enabled(Some(oidc))) {
+            made.insert("use_openid".to_owned(), true.into());
+            made.insert("openid_options".to_owned(), parts::openid(oidc));
+            configs.insert("oidc".to_owned(), Value::Object(parts::places(oidc)));
+        }
+        if let Some(base) = authentication.get("baseIdentityProvider").filter(|base| !base.is_null()) {
+            made.insert("base_identity_provided_by".to_owned(), base.clone());
         }
         for (name, kind) in refused {
             let text = format!("authentication by {} is not supported yet", kind.trim());
@@ -303,9 +332,29 @@ impl Reading<'_> {
                             continue;
                         }
                     },
+                    "transformRequestBody" | "transformResponseBody" => {
+                        let body = part["body"].as_str().filter(|body| !body.is_empty());
+                        let source = body.or(part["path"].as_str()).unwrap_or_default();
+                        let mode = if body.is_some() { "blob" } else { "file" };
+                        set(
+                            "template_data",
+                            json!({ "input_type": part["format"], "template_mode": mode, "template_source": source }),
+                        );
+                        if name == "transformRequestBody" { "transform" } else { "transform_response" }
+                    }
+                    "circuitBreaker" => {
+                        set("threshold_percent", part["threshold"].clone());
+                        set("samples", part["sampleSize"].clone());
+                        set("return_to_service_after", part["coolDownPeriod"].clone());
+                        let has_trials = part["halfOpenStateEnabled"] != Value::Bool(false);
+                        set("disable_half_open_state", (!has_trials).into());
+                        "circuit_breakers"
+                    }
                     "cache" => {
-                        self.doubt(&format!("middleware.operations.{id}.cache"), "answers are not cached", None);
-                        continue;
+                        set("cache_key_regex", part["cacheKeyRegex"].clone());
+                        set("cache_response_codes", part["cacheResponseCodes"].clone());
+                        set("timeout", part["timeout"].clone());
+                        "advance_cache_config"
                     }
                     _ => {
                         self.fault(&format!("middleware.operations.{id}.{name}"), "not supported yet");
@@ -347,11 +396,7 @@ const KNOWN: &[&str] = &[
     "clientCertificates",
     "protocol",
     "port",
-    "prePlugins",
-    "postAuthenticationPlugins",
-    "postPlugins",
     "responsePlugins",
-    "cache",
 ];
 
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
@@ -404,75 +449,6 @@ fn seconds(text: &str) -> Option<f64> {
         rest = after;
     }
     (total > 0.0).then_some(total)
-}
-
-fn proxy(tyk: &Value) -> Value {
-    let mut proxy = json!({
-        "listen_path": at(tyk, "server.listenPath.value"),
-        "strip_listen_path": at(tyk, "server.listenPath.strip").cloned().unwrap_or_else(|| json!(false)),
-        "target_url": at(tyk, "upstream.url"),
-        "preserve_host_header": is_enabled(at(tyk, "upstream.preserveHostHeader")),
-    });
-    if let Some(balancing) = at(tyk, "upstream.loadBalancing").filter(|balancing| is_enabled(Some(balancing))) {
-        let mut targets = Vec::new();
-        for target in balancing.get("targets").and_then(Value::as_array).into_iter().flatten() {
-            let weight = target.get("weight").and_then(Value::as_u64).unwrap_or(1).min(1000);
-            targets.extend((0..weight).filter_map(|_| target.get("url").cloned()));
-        }
-        proxy["enable_load_balancing"] = true.into();
-        proxy["target_list"] = Value::Array(targets);
-    }
-    if at(tyk, "upstream.tlsTransport.insecureSkipVerify") == Some(&Value::Bool(true)) {
-        proxy["transport"] = json!({ "ssl_insecure_skip_verify": true });
-    }
-    proxy
-}
-
-/// The fields of a scheme with tokens.
-fn jwt(scheme: &Value) -> Map<String, Value> {
-    let mut made = Map::new();
-    for (written, field) in [
-        ("signingMethod", "jwt_signing_method"),
-        ("source", "jwt_source"),
-        ("jwksURIs", "jwt_jwks_uris"),
-        ("identityBaseField", "jwt_identity_base_field"),
-        ("skipKid", "jwt_skip_kid"),
-        ("policyFieldName", "jwt_policy_field_name"),
-        ("defaultPolicies", "jwt_default_policies"),
-        ("issuedAtValidationSkew", "jwt_issued_at_validation_skew"),
-        ("expiresAtValidationSkew", "jwt_expires_at_validation_skew"),
-        ("notBeforeValidationSkew", "jwt_not_before_validation_skew"),
-    ] {
-        if let Some(value) = scheme.get(written).filter(|value| !value.is_null()) {
-            made.insert(field.to_owned(), value.clone());
-        }
-    }
-    if let Some(scopes) = scheme.get("scopes") {
-        let pairs = scopes.get("scopeToPolicyMapping").and_then(Value::as_array).into_iter().flatten();
-        let pairs =
-            pairs.filter_map(|pair| Some((pair.get("scope")?.as_str()?.to_owned(), pair.get("policyId")?.clone())));
-        let scopes = json!({ "scope_claim_name": scopes["claimName"].as_str().unwrap_or_default(), "scope_to_policy": Value::Object(pairs.collect()) });
-        made.insert("scopes".to_owned(), json!({ "jwt": scopes }));
-    }
-    made
-}
-
-fn cors(cors: &Value) -> Value {
-    let mut made = json!({ "enable": true });
-    for (written, field) in [
-        ("allowedOrigins", "allowed_origins"),
-        ("allowedMethods", "allowed_methods"),
-        ("allowedHeaders", "allowed_headers"),
-        ("exposedHeaders", "exposed_headers"),
-        ("allowCredentials", "allow_credentials"),
-        ("maxAge", "max_age"),
-        ("optionsPassthrough", "options_passthrough"),
-    ] {
-        if let Some(value) = cors.get(written).filter(|value| !value.is_null()) {
-            made[field] = value.clone();
-        }
-    }
-    made
 }
 
 #[cfg(test)]

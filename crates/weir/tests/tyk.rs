@@ -4,6 +4,10 @@ mod analytics;
 mod dashboard;
 mod gateway_api;
 mod keys;
+mod paths;
+mod redis;
+mod scripts;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -269,8 +273,8 @@ fn what_is_not_supported_is_refused_by_name() {
         ("use_oauth2", json!(true), "use_oauth2: the OAuth2 server is not supported yet"),
         (
             "custom_middleware",
-            json!({"pre": [{"name": "pre", "path": "middleware/pre.js"}], "driver": "otto"}),
-            "custom_middleware.pre: middleware of one's own",
+            json!({"response": [{"name": "r", "path": "middleware/r.js"}], "driver": "otto"}),
+            "custom_middleware.response: middleware of responses is not supported yet",
         ),
         ("graphql", json!({"enabled": true}), "graphql.enabled: GraphQL is not supported yet"),
     ] {

@@ -1,5 +1,6 @@
 //! `hmac-auth`: a consumer is known by a signature of the request with a secret.
 
+pub(crate) mod algorithm;
 pub(crate) mod signature;
 
 use std::sync::Arc;

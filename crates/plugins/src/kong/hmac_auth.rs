@@ -15,44 +15,12 @@ use weir_wire::name::FieldName;
 
 use super::caller::{Caller, challenge};
 use crate::auth::credentials::{self, CredentialTable};
+use crate::auth::hmac_auth::algorithm::Algorithm;
 use crate::auth::hmac_auth::signature::parameter;
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct HmacAuth;
-
-/// A hash of signatures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-enum Algorithm {
-    #[serde(rename = "hmac-sha1")]
-    Sha1,
-    #[serde(rename = "hmac-sha256")]
-    Sha256,
-    #[serde(rename = "hmac-sha384")]
-    Sha384,
-    #[serde(rename = "hmac-sha512")]
-    Sha512,
-}
-
-impl Algorithm {
-    const ALL: [(Self, &'static [u8]); 4] = [
-        (Self::Sha1, b"hmac-sha1"),
-        (Self::Sha256, b"hmac-sha256"),
-        (Self::Sha384, b"hmac-sha384"),
-        (Self::Sha512, b"hmac-sha512"),
-    ];
-
-    fn key(self, secret: &[u8]) -> hmac::Key {
-        let algorithm = match self {
-            // What breaks SHA-1 are collisions, which an HMAC does not rest on (RFC 6194 section 3.3).
-            Self::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
-            Self::Sha256 => hmac::HMAC_SHA256,
-            Self::Sha384 => hmac::HMAC_SHA384,
-            Self::Sha512 => hmac::HMAC_SHA512,
-        };
-        hmac::Key::new(algorithm, secret)
-    }
-}
 
 /// Kong's configuration.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -1,6 +1,6 @@
 //! `batch-requests`: several requests in one, each of which goes the whole way through the gateway.
 
-mod connection;
+pub(crate) mod connection;
 mod pipeline;
 
 use std::sync::Arc;

@@ -365,7 +365,7 @@ impl Redis {
             let now = weir_runtime::now_us();
             if worker.told.get().is_none_or(|told| now.saturating_sub(told) >= TOLD_EVERY) {
                 worker.told.set(Some(now));
-                tracing::warn!(redis = ?settings.topology, %error, "a limit cannot be asked of Redis");
+                tracing::warn!(redis = ?settings.topology, %error, "Redis cannot be asked");
             }
         }
         result

@@ -2,27 +2,32 @@
 
 mod access;
 mod credentials;
+mod hmac;
 mod jwt;
 mod limits;
 mod lists;
+mod openid;
 mod version;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
 use weir_plugin::{
-    CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Origin, PerRequest, Phases, Plugin, RequestCx,
-    ResponseCx,
+    CompileCx, Compiled, Define, Failure, Flow, Invalid, Io, LocalFuture, Origin, PerRequest, Phases, Plugin,
+    RequestCx, ResponseCx,
 };
 use weir_wire::name::FieldName;
 
 use super::body;
-use super::shared::{self, Known, ListenPath};
+use super::events::{self, Event, Events};
+use super::shared::{self, Known, ListenPath, Progress, Wait};
 use crate::security::address_set::AddressSet;
 use access::Access;
+use jwt::Stop;
 use lists::Verdict;
 use version::Versions;
 
@@ -56,6 +61,8 @@ pub(crate) struct Conf {
     global_rate_limit: Option<limits::Rate>,
     /// Tells `X-RateLimit-*` of rates and not of quotas.
     tells_rates: bool,
+    /// Handlers of events.
+    events: events::Conf,
 }
 
 impl Define for Api {
@@ -72,7 +79,8 @@ impl Define for Api {
         let listen = ListenPath::compile(&conf.listen_path).map_err(|error| Invalid::new("listen_path", error));
         let (listen, versions) = (cx.ok(listen), cx.ok(Versions::compile(conf.versions)));
         let access = conf.access.map(|access| cx.ok(Access::compile(access, &conf.api_id, &conf.org_id, &conf.name)));
-        let (listen, versions) = (listen?, versions?);
+        let events = cx.ok(Events::compile(conf.events));
+        let (listen, versions, events) = (listen?, versions?, events?);
         let access = match access {
             Some(access) => Some(access?),
             None => None,
@@ -89,6 +97,7 @@ impl Define for Api {
                 allowed: (!conf.allowed_ips.is_empty()).then(|| AddressSet::new(&conf.allowed_ips)),
                 refused: AddressSet::new(&conf.blacklisted_ips),
                 tells_rates: conf.tells_rates,
+                events: events.build(build),
                 told: [name("X-Ratelimit-Limit"), name("X-Ratelimit-Remaining"), name("X-Ratelimit-Reset")],
                 api_expires: name("X-Tyk-Api-Expires"),
             })
@@ -108,6 +117,7 @@ struct Guard {
     access: Option<Access>,
     limits: limits::Counters,
     tells_rates: bool,
+    events: Events,
     told: [FieldName; 3],
     api_expires: FieldName,
 }
@@ -117,24 +127,36 @@ type Refusal = (u16, &'static str);
 
 impl Plugin for Guard {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let mut known = Known::default();
-        let mut rest = cx.take_scratch();
-        self.listen.write_rest(cx.request(), &mut rest);
-        let flow = self.check(cx, &mut rest, &mut known);
-        cx.put_scratch(rest);
-        self.place.put(cx, known);
-        flow
+        self.pass(cx, Progress::default())
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            if let Some(access) = &self.access {
-                access.fetch(cx.now_ms(), io).await;
-            }
-            match self.rewrite(cx) {
-                // There are no keys.
-                Flow::Suspend => body::error(cx, 403, "Key not authorized", &[]),
-                flow => flow,
+            let mut has_keys = false;
+            loop {
+                let known = self.place.get_mut(cx).map(|known| std::mem::take(&mut known.progress));
+                let (Some(mut progress), Some(access)) = (known, &self.access) else {
+                    return Flow::Abort(Failure::internal("a request waits for nothing"));
+                };
+                match progress.wait.take() {
+                    // There are no keys.
+                    Some(Wait::Keys) if has_keys => return body::error(cx, 403, "Key not authorized", &[]),
+                    Some(Wait::Keys) => {
+                        access.fetch(cx.now_ms(), io).await;
+                        has_keys = true;
+                    }
+                    Some(Wait::Verify(token)) => {
+                        progress.is_verified = Some(access.verifies(&token, cx.now_ms(), io).await);
+                    }
+                    Some(Wait::Throttle(ms)) => weir_runtime::sleep(Duration::from_millis(ms)).await,
+                    Some(Wait::Sessions(names)) => access.read(names, cx.now_ms(), &mut progress).await,
+                    Some(Wait::Quota(name, renewal)) => access.count(&name, renewal, &mut progress).await,
+                    None => return Flow::Abort(Failure::internal("a request waits for nothing")),
+                }
+                match self.pass(cx, progress) {
+                    Flow::Suspend => {}
+                    flow => return flow,
+                }
             }
         })
     }
@@ -145,7 +167,8 @@ impl Plugin for Guard {
         if known.is_mocked {
             return Flow::Continue;
         }
-        if cx.response().origin == Origin::Upstream || self.tells_rates && matches!(cx.status(), 403 | 429) {
+        let is_proxied = cx.response().origin == Origin::Upstream || known.is_cached;
+        if is_proxied || self.tells_rates && matches!(cx.status(), 403 | 429) {
             let mut text = cx.take_scratch();
             for (field, number) in self.told.iter().zip(told) {
                 text.clear();
@@ -162,6 +185,18 @@ impl Plugin for Guard {
 }
 
 impl Guard {
+    /// Goes through the chain, with what is known from earlier passes.
+    fn pass(&self, cx: &mut RequestCx<'_>, progress: Progress) -> Flow {
+        let url = self.place.get_mut(cx).and_then(|known| known.url.take());
+        let mut known = Known { progress, url, ..Known::default() };
+        let mut rest = cx.take_scratch();
+        self.listen.write_rest(cx.request(), &mut rest);
+        let flow = self.check(cx, &mut rest, &mut known);
+        cx.put_scratch(rest);
+        self.place.put(cx, known);
+        flow
+    }
+
     /// The whole chain up to the limits. `room` begins with the path behind the listen path, and is scratch memory behind it.
     fn check(&self, cx: &mut RequestCx<'_>, room: &mut Vec<u8>, known: &mut Known) -> Flow {
         let now = (cx.unix_ms() / 1000) as i64;
@@ -171,7 +206,10 @@ impl Guard {
         }
         let (version, skip) = match self.versions.of(cx.request(), room, now) {
             Ok(found) => found,
-            Err((status, text)) => return body::error(cx, status, text, &[]),
+            Err((status, text)) => {
+                self.events.tell(Event::VersionFailure, cx, "");
+                return body::error(cx, status, text, &[]);
+            }
         };
         (known.version, known.skipped) = (version, skip);
         let path = skip.min(room.len())..room.len();
@@ -182,7 +220,10 @@ impl Guard {
         match lists.verdict(cx.request().method_bytes(), rest) {
             Verdict::Passes => {}
             Verdict::Ignored => known.is_ignored = true,
-            Verdict::Forbidden => return body::error(cx, 403, "Requested endpoint is forbidden", &[]),
+            Verdict::Forbidden => {
+                self.events.tell(Event::VersionFailure, cx, "");
+                return body::error(cx, 403, "Requested endpoint is forbidden", &[]);
+            }
             Verdict::Replies(reply) => {
                 known.is_mocked = true;
                 return reply.answer(cx);
@@ -200,10 +241,14 @@ impl Guard {
             if let Err(flow) = self.admit(cx, room, path, now, known) {
                 return flow;
             }
-            let of_path = rate.map_or(Ok(()), |rate| self.limits.of_path(cx, room, rate));
+            let now = known.progress.unix_ms(cx);
+            let of_path = rate.map_or(Ok(()), |rate| self.limits.of_path(now, room, rate));
             let tells = self.tells_rates && self.access.is_none();
-            if let Err((status, text)) = of_path.and_then(|()| self.limits.of_api(cx, room, tells, known)) {
+            if let Err((status, text)) = of_path.and_then(|()| self.limits.of_api(now, room, tells, known)) {
                 return body::error(cx, status, text, &[]);
+            }
+            if let Some(access) = &self.access {
+                access.strip(cx);
             }
         }
         if let Some(key) = self.versions.stripped_field() {
@@ -225,10 +270,27 @@ impl Guard {
         known: &mut Known,
     ) -> Result<(), Flow> {
         let Some(access) = &self.access else { return Ok(()) };
-        access.authenticate(cx, room, known)?;
+        access.authenticate(cx, room, known).inspect_err(|flow| {
+            if *flow != Flow::Suspend {
+                self.events.tell(Event::AuthFailure, cx, "");
+            }
+        })?;
         let rest = room.get(path.clone()).unwrap_or_default();
         let checked = access.authorise(cx.request(), rest, self.versions.name(known.version), now, known);
-        let limited = checked.and_then(|()| access.limit(cx, room, path, (&self.limits, self.tells_rates), known));
-        limited.map_err(|(status, text)| body::error(cx, status, text, &[]))
+        let counters = (&self.limits, self.tells_rates);
+        let limited = checked.map_err(Stop::from).and_then(|()| access.limit(cx, room, path, counters, known));
+        limited.map_err(|stop| match stop {
+            Stop::Refused((status, text)) => {
+                let event = match (status, text) {
+                    (429, _) => Event::RateLimitExceeded,
+                    (_, "Quota exceeded") => Event::QuotaExceeded,
+                    (401, _) | (_, "Key is inactive, please renew") => Event::KeyExpired,
+                    _ => Event::AuthFailure,
+                };
+                self.events.tell(event, cx, known.session.as_ref().map_or("", |session| &session.name));
+                body::error(cx, status, text, &[])
+            }
+            Stop::Waits(wait) => known.wait_for(wait),
+        })
     }
 }

@@ -1,19 +1,27 @@
 //! `gateway`: the gateway API and its pages, at the port of the traffic.
 
+mod health;
+
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use weir_plugin::{
     CompileCx, Compiled, Define, Flow, Io, LocalFuture, NO_ROOM, Phases, Plugin, RequestCx, StateRegistry,
 };
 
-use super::VERSION;
-use super::sessions::{Policies, Sessions};
+use super::sessions::remote::{self, Remote};
+use super::sessions::{Policies, RemoteSessions, Sessions};
+use health::Health;
 
 /// The definition.
 #[derive(Debug)]
@@ -28,6 +36,8 @@ pub(crate) struct Conf {
     policies: serde_json::Map<String, Value>,
     /// Name of the page of health.
     hello: String,
+    /// The Redis of sessions.
+    storage: remote::Conf,
 }
 
 impl Define for Gateway {
@@ -42,13 +52,12 @@ impl Define for Gateway {
 
     fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
         Some(Compiled::build(move |build| {
-            let page = format!("{{\"status\":\"pass\",\"version\":\"{VERSION}\",\"description\":\"Tyk GW\"}}\n");
             let sessions = Sessions::of(build.states);
             sessions.set_policies(conf.policies.into_iter().collect::<Policies>());
             Ok(Entrance {
                 door: Door::of(build.states),
                 hello: format!("/{}", conf.hello).into_bytes(),
-                page: page.into_bytes(),
+                remote: conf.storage.build(build)?,
                 _held: sessions,
             })
         }))
@@ -73,6 +82,8 @@ pub struct ApiRequest {
     pub secret: String,
     /// The whole body.
     pub body: Vec<u8>,
+    /// Sessions in Redis; `None`: they are in this process.
+    pub remote: Option<RemoteSessions>,
 }
 
 /// An answer of the gateway API.
@@ -99,7 +110,11 @@ const AT_ONCE: usize = 16;
 
 /// The way from the path of a request to what answers it, which comes when the gateway starts.
 #[derive(Default)]
-pub struct Door(OnceLock<Behind>);
+pub struct Door {
+    behind: OnceLock<Behind>,
+    /// True while the last reload was refused.
+    is_refused: AtomicBool,
+}
 
 struct Behind {
     api: Arc<dyn GatewayApi>,
@@ -109,7 +124,7 @@ struct Behind {
 
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door").field("is_open", &self.0.get().is_some()).finish()
+        f.debug_struct("Door").field("is_open", &self.behind.get().is_some()).finish_non_exhaustive()
     }
 }
 
@@ -129,7 +144,12 @@ impl Door {
     pub fn open(&self, api: Arc<dyn GatewayApi>, offload: Offload) {
         let permits = Arc::new(Semaphore::new(AT_ONCE));
         // It is opened once.
-        let _ = self.0.set(Behind { api, offload, permits });
+        let _ = self.behind.set(Behind { api, offload, permits });
+    }
+
+    /// Takes note of a reload: true if what was read is in force.
+    pub fn reloaded(&self, is_live: bool) {
+        self.is_refused.store(!is_live, Relaxed);
     }
 }
 
@@ -138,8 +158,8 @@ impl Door {
 struct Entrance {
     door: Arc<Door>,
     hello: Vec<u8>,
-    /// The page of health.
-    page: Vec<u8>,
+    /// The Redis of sessions.
+    remote: Option<Remote>,
     /// Kept while no API has keys.
     _held: Arc<Sessions>,
 }
@@ -150,10 +170,9 @@ impl Plugin for Entrance {
         if path.starts_with(b"/tyk/") {
             return if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend };
         }
-        // The gateway serves, or nobody would answer; nothing that it needs can be away.
-        match path == self.hello {
-            true => cx.reply(200).field("Content-Type", b"application/json").body(&self.page).done(),
-            false => cx.reply(200).field("Content-Type", b"text/plain; charset=utf-8").body(b"Tyk GW Ready").done(),
+        match self.remote {
+            Some(_) => Flow::Suspend,
+            None => self.tell_health(cx, None),
         }
     }
 
@@ -164,12 +183,19 @@ impl Plugin for Entrance {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            let Some(behind) = self.door.0.get() else { return cx.fail(503, "the gateway API has not started yet") };
+            if let Some(remote) = self.remote.as_ref().filter(|_| !cx.request().path().starts_with(b"/tyk/")) {
+                let is_there = remote.ping().await.is_ok();
+                return self.tell_health(cx, Some(is_there));
+            }
+            let Some(behind) = self.door.behind.get() else {
+                return cx.fail(503, "the gateway API has not started yet");
+            };
             let Ok(permit) = Arc::clone(&behind.permits).acquire_owned().await else {
                 return cx.fail(503, "the gateway stops");
             };
             let path = String::from_utf8_lossy(cx.request().path()).into_owned();
-            let request = request(cx, path.strip_prefix("/tyk/").unwrap_or_default());
+            let (remote, commands) = self.remote.as_ref().map(Remote::open).unzip();
+            let request = request(cx, path.strip_prefix("/tyk/").unwrap_or_default(), remote);
             let (sender, answer) = oneshot::channel();
             let api = Arc::clone(&behind.api);
             (behind.offload)(Box::new(move || {
@@ -177,7 +203,7 @@ impl Plugin for Entrance {
                 let _ = sender.send(api.answer(request));
                 drop(permit);
             }));
-            let Ok(answer) = answer.await else { return Flow::Abort(NO_ROOM) };
+            let Ok(answer) = self.serve(answer, commands).await else { return Flow::Abort(NO_ROOM) };
             let mut reply = cx.reply(answer.status).field("Content-Type", answer.content_type.as_bytes());
             for (name, value) in &answer.fields {
                 reply = reply.field(name, value.as_bytes());
@@ -187,8 +213,42 @@ impl Plugin for Entrance {
     }
 }
 
+impl Entrance {
+    fn tell_health(&self, cx: &mut RequestCx<'_>, redis: Option<bool>) -> Flow {
+        let health = Health { redis, is_loaded: !self.door.is_refused.load(Relaxed) };
+        if cx.request().path() == self.hello {
+            return cx.reply(200).field("Content-Type", b"application/json").body(&health.page()).done();
+        }
+        let (status, kind, body) = health.readiness();
+        cx.reply(status).field("Content-Type", kind).body(body).done()
+    }
+
+    /// Waits for an answer, and meanwhile runs the commands that it needs.
+    async fn serve(
+        &self,
+        answer: oneshot::Receiver<ApiAnswer>,
+        mut commands: Option<mpsc::Receiver<remote::Command>>,
+    ) -> Result<ApiAnswer, oneshot::error::RecvError> {
+        let mut answer = pin!(answer);
+        loop {
+            let next = poll_fn(|task| {
+                let command = commands.as_mut().map_or(Poll::Ready(None), |commands| commands.poll_recv(task));
+                match command {
+                    Poll::Ready(Some(command)) => Poll::Ready(Err(command)),
+                    _ => answer.as_mut().poll(task).map(Ok),
+                }
+            });
+            match (next.await, &self.remote) {
+                (Ok(answer), _) => return answer,
+                (Err(command), Some(remote)) => remote.run(command).await,
+                (Err(command), None) => drop(command),
+            }
+        }
+    }
+}
+
 /// A request for the gateway API, at a path behind `/tyk/`.
-fn request(cx: &RequestCx<'_>, path: &str) -> ApiRequest {
+fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> ApiRequest {
     let request = cx.request();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let query = request.arguments().map(|(name, value)| match value {
@@ -201,5 +261,6 @@ fn request(cx: &RequestCx<'_>, path: &str) -> ApiRequest {
         query: query.collect(),
         secret: text(request.field_str("x-tyk-authorization").unwrap_or_default()),
         body: cx.body().unwrap_or_default().to_vec(),
+        remote,
     }
 }

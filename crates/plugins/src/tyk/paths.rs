@@ -1,28 +1,34 @@
 //! `paths`: what is done with requests and responses of an API, by paths, and the target that its upstream receives.
 
+mod breaker;
 mod checks;
 mod headers;
 mod rewrite;
 mod target;
+mod transform;
 mod values;
 
 use std::sync::Arc;
 
-use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{
-    BuildCx, CompileCx, Compiled, Define, Flow, Invalid, PerRequest, Phases, Plugin, RequestCx, ResponseCx,
+    BodyCx, BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Invalid, LogCx, Origin, PerRequest, Phases,
+    Plugin, RequestCx, ResponseCx,
 };
 use weir_wire::method::Method;
+use weir_wire::name::FieldName;
 
-use super::patterns;
+use super::body;
+use super::entries::{Entries, entries};
 use super::shared::{self, Known, ListenPath};
+use breaker::Breaker;
 use checks::{Mock, Validation};
 use headers::Edits;
 use rewrite::Rewrite;
 use target::Base;
+use transform::{Extra, Transform};
 
 /// The definition.
 #[derive(Debug)]
@@ -64,6 +70,9 @@ struct VersionConf {
     url_rewrites: Vec<rewrite::Conf>,
     method_transforms: Vec<MethodConf>,
     hard_timeouts: Vec<TimeoutConf>,
+    circuit_breakers: Vec<breaker::Conf>,
+    transform: Vec<transform::Conf>,
+    transform_response: Vec<transform::Conf>,
     /// Another target of the version.
     override_target: String,
     /// Compares paths without regard to case.
@@ -90,53 +99,6 @@ struct TimeoutConf {
     time_out: f64,
 }
 
-/// Requests that an entry is about.
-#[derive(Debug)]
-struct Which {
-    pattern: Regex,
-    /// Empty: every method.
-    method: Box<[u8]>,
-}
-
-impl Which {
-    /// `field` is the place of the entry in the configuration.
-    fn compile(path: &str, method: &str, ignores_case: bool, field: &str) -> Result<Self, Invalid> {
-        let pattern = patterns::compile(&patterns::pattern_of(path), ignores_case);
-        let pattern = pattern.map_err(|error| Invalid::new(format!("{field}.path"), error))?;
-        Ok(Self { pattern, method: method.as_bytes().into() })
-    }
-
-    fn takes(&self, method: &[u8], rest: &[u8]) -> bool {
-        (self.method.is_empty() || *self.method == *method) && self.pattern.is_match(rest)
-    }
-}
-
-/// Entries of one list, of which the first that takes a request counts.
-#[derive(Debug)]
-struct Entries<T>(Box<[(Which, T)]>);
-
-impl<T> Entries<T> {
-    fn find(&self, method: &[u8], rest: &[u8]) -> Option<&T> {
-        self.0.iter().find(|(which, _)| which.takes(method, rest)).map(|(_, entry)| entry)
-    }
-}
-
-/// Compiles the entries of a list at a place of the configuration.
-fn entries<C, T>(
-    field: &str,
-    list: Vec<C>,
-    ignores_case: bool,
-    which: impl Fn(&C) -> (String, String),
-    compile: impl Fn(C, &str) -> Result<T, Invalid>,
-) -> Result<Entries<T>, Invalid> {
-    let compiled = list.into_iter().enumerate().map(|(at, entry)| {
-        let field = format!("{field}[{at}]");
-        let (path, method) = which(&entry);
-        Ok((Which::compile(&path, &method, ignores_case, &field)?, compile(entry, &field)?))
-    });
-    Ok(Entries(compiled.collect::<Result<_, Invalid>>()?))
-}
-
 /// A version, compiled. What waits for its upstreams is built later.
 #[derive(Debug)]
 struct Version {
@@ -149,6 +111,9 @@ struct Version {
     rewrites: Entries<Rewrite>,
     methods: Entries<Method>,
     timeouts: Entries<Timeout>,
+    breakers: Entries<Arc<Breaker>>,
+    transforms: Entries<Arc<Transform>>,
+    response_transforms: Entries<Arc<Transform>>,
     /// Another target.
     other: Option<Other>,
 }
@@ -171,7 +136,7 @@ struct Other {
 impl Define for Paths {
     const NAME: &'static str = "paths";
     const PRIORITY: i32 = 900;
-    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE);
+    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "What is done with requests by paths, and the target that the upstream receives.";
     const EXAMPLE: &'static str = "{api_id: a, listen_path: /a/, strip_listen_path: true, target: /, versions: [{}]}\n";
 
@@ -188,11 +153,28 @@ impl Define for Paths {
         let (base, upstream, api) = (Base::of(&conf.target), conf.upstream, conf.api_id);
         let (strip, has_context) = (conf.strip_listen_path, conf.enable_context_vars);
         Some(Compiled::build(move |build| {
-            for version in &mut versions {
+            for (number, version) in versions.iter_mut().enumerate() {
                 version.build(&upstream, build)?;
+                for (at, (_, breaker)) in version.breakers.0.iter_mut().enumerate() {
+                    let state = format!("tyk breaker {api} {number} {at} {breaker:?}");
+                    // What is counted outlives a change that leaves the breaker as it is.
+                    *breaker = build.states.get_or_create(&state, || breaker.anew());
+                }
             }
             let place = shared::place(build, &api);
-            Ok(Chain { place, listen, strip, base, has_context, versions: versions.into() })
+            let (asked, transformed) = (PerRequest::new(), PerRequest::new());
+            let accepts = FieldName::constant("Accept-Encoding");
+            Ok(Chain {
+                place,
+                asked,
+                transformed,
+                accepts,
+                listen,
+                strip,
+                base,
+                has_context,
+                versions: versions.into(),
+            })
         }))
     }
 }
@@ -251,6 +233,21 @@ impl Version {
                 |entry| (entry.path.clone(), entry.method.clone()),
                 |entry, _| Ok(Timeout { seconds: entry.time_out, upstream: None }),
             )?,
+            breakers: entries(
+                &of("circuit_breakers"),
+                conf.circuit_breakers,
+                case,
+                breaker::Conf::which,
+                |entry, field| Breaker::compile(&entry, field).map(Arc::new),
+            )?,
+            transforms: entries(&of("transform"), conf.transform, case, transform::Conf::which, Transform::compile)?,
+            response_transforms: entries(
+                &of("transform_response"),
+                conf.transform_response,
+                case,
+                transform::Conf::which,
+                Transform::compile,
+            )?,
             other: (!conf.override_target.is_empty()).then(|| Other {
                 base: Base::of_url(&conf.override_target),
                 url: conf.override_target,
@@ -284,6 +281,12 @@ impl Version {
 #[derive(Debug)]
 struct Chain {
     place: Arc<PerRequest<Known>>,
+    /// The breaker that let a request through.
+    asked: PerRequest<Arc<Breaker>>,
+    /// The transform of the body of an answer, and its data.
+    transformed: PerRequest<(Arc<Transform>, Extra)>,
+    /// `Accept-Encoding`.
+    accepts: FieldName,
     listen: ListenPath,
     strip: bool,
     base: Base,
@@ -294,7 +297,18 @@ struct Chain {
 impl Plugin for Chain {
     fn phases(&self, declared: Phases) -> Phases {
         let has_edits = |version: &Version| !version.responses.is_empty() || !version.response_edits.0.is_empty();
-        if self.versions.iter().any(has_edits) { declared } else { declared.without(Phases::RESPONSE) }
+        let has_transforms = self.versions.iter().any(|version| !version.response_transforms.0.is_empty());
+        let mut phases = declared;
+        if !has_transforms {
+            phases = phases.without(Phases::BODY);
+        }
+        if !has_transforms && !self.versions.iter().any(has_edits) {
+            phases = phases.without(Phases::RESPONSE);
+        }
+        if self.versions.iter().all(|version| version.breakers.0.is_empty()) {
+            phases = phases.without(Phases::LOG);
+        }
+        phases
     }
 
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
@@ -310,21 +324,74 @@ impl Plugin for Chain {
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
         let Some(known) = self.place.get(cx) else { return Flow::Continue };
-        let (number, skipped, session) = (known.version, known.skipped, known.session.clone());
+        let (number, skipped, meta) = (known.version, known.skipped, known.meta());
         let Some(version) = self.versions.get(number) else { return Flow::Continue };
         let mut rest = cx.take_scratch();
         self.listen.write_rest(cx.request(), &mut rest);
         let path = rest.get(skipped..).unwrap_or_default();
-        version.responses.change_response(cx, session.as_deref(), self.has_context);
+        version.responses.change_response(cx, meta.as_deref(), self.has_context);
         if let Some(edits) = version.response_edits.find(cx.request().method_bytes(), path) {
-            edits.change_response(cx, session.as_deref(), self.has_context);
+            edits.change_response(cx, meta.as_deref(), self.has_context);
+        }
+        if let Some(transform) = version.response_transforms.find(cx.request().method_bytes(), path)
+            && cx.response().origin == Origin::Upstream
+        {
+            self.prepare(cx, transform, meta);
         }
         cx.put_scratch(rest);
         Flow::Continue
     }
+
+    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, _: bool) -> Flow {
+        let Some((transform, extra)) = self.transformed.take(cx) else { return Flow::Continue };
+        match transform.apply(piece, &extra) {
+            Ok(Some(body)) => {
+                piece.clear();
+                piece.extend_from_slice(body.as_bytes());
+                Flow::Continue
+            }
+            Ok(None) => Flow::Continue,
+            Err(error) => {
+                tracing::warn!(%error, "the body of an answer cannot be transformed");
+                Flow::Abort(Failure::internal("a template failed"))
+            }
+        }
+    }
+
+    fn log(&self, cx: &LogCx<'_>) {
+        let (Some(breaker), Some(last)) = (self.asked.get(cx), cx.view().tries().last()) else { return };
+        breaker.note(cx.view().now() / 1000, last.status >= 500);
+    }
 }
 
 impl Chain {
+    /// Has the body of an answer collected, so that it can be transformed.
+    fn prepare(&self, cx: &mut ResponseCx<'_>, transform: &Arc<Transform>, meta: Option<Arc<values::Meta>>) {
+        if cx.response().field_str("content-encoding").is_some_and(|coding| coding != b"identity") {
+            tracing::warn!("an upstream encodes its answers unasked: their bodies are not transformed");
+            return;
+        }
+        let extra = Extra::of(cx.request(), cx.source(), meta, self.has_context);
+        self.transformed.put(cx, (Arc::clone(transform), extra));
+        cx.filter_body(true);
+    }
+
+    /// Makes the new body of a request, once the whole of the old one is there.
+    fn transform(&self, cx: &mut RequestCx<'_>, transform: &Transform) -> Flow {
+        let Some(old) = cx.body() else { return Flow::AwaitBody };
+        let meta = self.place.get(cx).and_then(Known::meta);
+        let extra = Extra::of(cx.request(), cx.source(), meta, self.has_context);
+        match transform.apply(old, &extra) {
+            Ok(Some(new)) => cx.replace_body(new.as_bytes()),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the body of a request cannot be transformed");
+                return body::error(cx, 500, "Template error", &[]);
+            }
+        }
+        Flow::Continue
+    }
+
     fn handle(&self, cx: &mut RequestCx<'_>, version: &Version, rest: &[u8], skipped: usize) -> Flow {
         let validation = version.validations.find(cx.request().method_bytes(), rest);
         if let Some(validation) = validation {
@@ -333,30 +400,51 @@ impl Chain {
                 other => return other,
             }
         }
-        let session = self.place.get(cx).and_then(|known| known.session.clone());
-        let session = session.as_deref();
-        version.requests.change_request(cx, session, self.has_context);
+        if let Some(transform) = version.transforms.find(cx.request().method_bytes(), rest) {
+            match self.transform(cx, transform) {
+                Flow::Continue => {}
+                other => return other,
+            }
+        }
+        if version.response_transforms.find(cx.request().method_bytes(), rest).is_some() {
+            cx.request_mut().remove_field(&self.accepts);
+        }
+        let (meta, url) = match self.place.get_mut(cx) {
+            Some(known) => (known.meta(), known.url.take()),
+            None => (None, None),
+        };
+        let meta = meta.as_deref();
+        version.requests.change_request(cx, meta, self.has_context);
         if let Some(edits) = version.request_edits.find(cx.request().method_bytes(), rest) {
-            edits.change_request(cx, session, self.has_context);
+            edits.change_request(cx, meta, self.has_context);
         }
         let method = cx.request().method_bytes();
         let (timeout, mock) = (version.timeouts.find(method, rest), version.mocks.find(method, rest));
         let rewrite = version.rewrites.find(method, rest);
         let to = version.methods.find(method, rest).copied();
+        let breaker = version.breakers.find(method, rest);
         if let Some(mock) = mock {
             if let Some(known) = self.place.get_mut(cx) {
                 known.is_mocked = true;
             }
             return mock.answer(cx);
         }
+        if let Some(breaker) = breaker {
+            if !breaker.lets_through(cx.now_ms()) {
+                return body::error(cx, 503, "Service temporarily unavailable.", &[]);
+            }
+            self.asked.put(cx, Arc::clone(breaker));
+        }
         let base = version.other.as_ref().map_or(&self.base, |other| &other.base);
         if let Some(other) = &version.other {
             cx.choose_upstream(other.upstream);
         }
         let whole = Whole { listen: &self.listen, strip: self.strip, skipped };
-        let rewritten = rewrite.is_some_and(|rewrite| rewrite.apply(cx, &whole, base, session));
-        if !rewritten {
-            target::write(cx, &whole, base);
+        let rewritten = rewrite.is_some_and(|rewrite| rewrite.apply(cx, &whole, base, meta));
+        match url {
+            _ if rewritten => {}
+            Some(url) => target::write_url(cx, &whole, base, &url),
+            None => target::write(cx, &whole, base),
         }
         if let Some(timeout) = timeout.filter(|_| version.other.is_none()) {
             cx.choose_upstream(timeout.upstream);

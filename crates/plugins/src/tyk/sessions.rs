@@ -3,7 +3,10 @@
 #![allow(clippy::disallowed_types, reason = "no worker takes this lock: only changes of policies do")]
 
 mod hash;
+mod of_policies;
 mod policies;
+mod remembered;
+pub(in crate::tyk) mod remote;
 mod session;
 
 use std::sync::Arc;
@@ -16,7 +19,9 @@ use serde_json::{Value, json};
 use weir_plugin::StateRegistry;
 
 pub use hash::HashFunction;
+pub(crate) use of_policies::SessionsOfPolicies;
 pub use policies::Policies;
+pub use remote::{Counted, RemoteSessions};
 pub(crate) use session::write_quota_name;
 pub use session::{Allowed, Limits, Password, Right, Session};
 
@@ -42,6 +47,8 @@ struct Held {
 #[derive(Debug)]
 pub struct Sessions {
     held: papaya::HashMap<Box<[u8]>, Held>,
+    /// Sessions that were read from Redis.
+    remembered: remembered::Remembered,
     /// The policies under which sessions were compiled.
     policies: std::sync::RwLock<Arc<Policies>>,
     epochs: AtomicU64,
@@ -132,6 +139,7 @@ impl Sessions {
             }
             *place = policies;
         }
+        self.remembered.clear();
         let held = self.held.pin();
         for (name, session) in &held {
             let has_policies = ["apply_policies", "apply_policy_id"].iter().any(|field| {
@@ -152,8 +160,26 @@ impl Sessions {
         Arc::clone(&self.policies.read().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// A session that is not stored.
-    pub(crate) fn compile_apart(&self, written: &Value) -> Result<Session, String> {
+    /// A session that was read from Redis and is fresh.
+    pub(in crate::tyk) fn recall(&self, name: &[u8], now_ms: u64) -> Option<Arc<Session>> {
+        self.remembered.find(name, now_ms)
+    }
+
+    /// Remembers a session of Redis from now on for so many milliseconds, if there are not `most` others.
+    fn remember(&self, name: &[u8], session: &Arc<Session>, now_and_fresh: (u64, u64), most: usize) {
+        self.remembered.put(name, session, now_and_fresh, most);
+    }
+
+    /// Forgets what was read from Redis of a session.
+    fn forget(&self, name: &[u8]) {
+        self.remembered.remove(name);
+    }
+
+    /// A session that is not stored here.
+    ///
+    /// # Errors
+    /// Its policies cannot be applied, or a pattern is none.
+    pub fn compile_apart(&self, written: &Value) -> Result<Session, String> {
         self.compile("", written, 0)
     }
 
@@ -165,7 +191,8 @@ impl Sessions {
 impl Default for Sessions {
     fn default() -> Self {
         let policies = std::sync::RwLock::default();
-        Self { held: papaya::HashMap::new(), policies, epochs: AtomicU64::new(1) }
+        let remembered = remembered::Remembered::default();
+        Self { held: papaya::HashMap::new(), remembered, policies, epochs: AtomicU64::new(1) }
     }
 }
 

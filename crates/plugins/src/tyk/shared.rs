@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use regex::bytes::Regex;
-use weir_plugin::{BuildCx, PerRequest, Request};
+use serde_json::{Map, Value};
+use weir_plugin::{BuildCx, Flow, PerRequest, Request, RequestCx};
 
 use super::patterns::{compile, is_plain, pattern_of};
-use super::sessions::Session;
+use super::sessions::{Counted, Session};
 
 /// State of a request when its chain has come to a plugin.
 #[derive(Debug, Default)]
@@ -25,6 +26,69 @@ pub(super) struct Known {
     pub(super) told: [i64; 3],
     /// True if the answer was mocked, which has no such fields.
     pub(super) is_mocked: bool,
+    /// `meta_data` in the place of the session's, where a script has changed it.
+    pub(super) meta: Option<Arc<Map<String, Value>>>,
+    /// Path and query in the place of the request's, where a script has changed them.
+    pub(super) url: Option<Box<[u8]>>,
+    /// True if the answer was kept from an earlier request.
+    pub(super) is_cached: bool,
+    /// Results of earlier passes through the chain, each of which ended with a wait.
+    pub(super) progress: Progress,
+}
+
+impl Known {
+    /// `meta_data` of the caller.
+    pub(super) fn meta(&self) -> Option<Arc<Map<String, Value>>> {
+        self.meta.clone().or_else(|| Some(Arc::clone(&self.session.as_ref()?.meta)))
+    }
+
+    /// Takes note of what the request waits for.
+    pub(super) fn wait_for(&mut self, wait: Wait) -> Flow {
+        self.progress.wait = Some(wait);
+        Flow::Suspend
+    }
+}
+
+/// Name and session of what was read from Redis; `None`: there is no usable session.
+pub(super) type ReadSession = (Box<[u8]>, Option<Arc<Session>>);
+
+/// Results of the waits of a request, and the next wait.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The next wait.
+    pub(super) wait: Option<Wait>,
+    /// Sessions that were read from Redis, by their names; `None` for a name without a usable session.
+    pub(super) read: Vec<ReadSession>,
+    /// True once the rates of the session have let the request through.
+    pub(super) has_rate: bool,
+    /// Number of times that the request was held because of its rate, and milliseconds for which it was held.
+    pub(super) held: (u32, u64),
+    /// The verdict of a provider about the token.
+    pub(super) is_verified: Option<bool>,
+    /// The count of the quota in Redis; an error where Redis could not be asked.
+    pub(super) counted: Option<Result<Counted, ()>>,
+}
+
+impl Progress {
+    /// Milliseconds since 1970: the clock of a request stands while it is held.
+    pub(super) fn unix_ms(&self, cx: &RequestCx<'_>) -> u64 {
+        cx.unix_ms() + self.held.1
+    }
+}
+
+/// A wait of a request before its chain goes on.
+#[derive(Debug)]
+pub(super) enum Wait {
+    /// The sets of keys of tokens.
+    Keys,
+    /// The first of these sessions that there is in Redis.
+    Sessions(Vec<Box<[u8]>>),
+    /// The verdict of a provider about a token.
+    Verify(Box<str>),
+    /// Milliseconds, after which the rate is asked again.
+    Throttle(u64),
+    /// The count of a quota in Redis under a name, in periods of seconds.
+    Quota(Vec<u8>, u64),
 }
 
 /// Place of [`Known`] on an exchange, one for the plugins of an API.
@@ -35,8 +99,8 @@ pub(super) fn place(build: &BuildCx<'_>, api: &str) -> Arc<PerRequest<Known>> {
 /// The listen path of an API.
 #[derive(Debug)]
 pub(super) enum ListenPath {
-    /// Its length.
-    Plain(usize),
+    /// One without.
+    Plain(Box<[u8]>),
     /// One with parameters or expressions.
     Regex(Regex),
 }
@@ -44,7 +108,7 @@ pub(super) enum ListenPath {
 impl ListenPath {
     pub(super) fn compile(path: &str) -> Result<Self, String> {
         match is_plain(path) {
-            true => Ok(Self::Plain(path.len())),
+            true => Ok(Self::Plain(path.as_bytes().into())),
             false => Ok(Self::Regex(compile(&format!("^{}", pattern_of(path)), false)?)),
         }
     }
@@ -52,8 +116,16 @@ impl ListenPath {
     /// Length of the listen path at the beginning of a path.
     pub(super) fn length(&self, path: &[u8]) -> usize {
         match self {
-            Self::Plain(length) => (*length).min(path.len()),
+            Self::Plain(plain) => plain.len().min(path.len()),
             Self::Regex(regex) => regex.find(path).map_or(0, |found| found.end()),
+        }
+    }
+
+    /// Length of the listen path at the beginning of a path that may have another one: 0 for that.
+    pub(super) fn length_of(&self, path: &[u8]) -> usize {
+        match self {
+            Self::Plain(plain) if !path.starts_with(plain) => 0,
+            _ => self.length(path),
         }
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use weir_plugins::tyk::ApiRequest;
 use weir_plugins::tyk::sessions::{HashFunction, Naming};
 
+use super::held::Held;
 use super::{GatewayApi, Outcome, argument, method_not_supported, random_id};
 
 /// Answers a request for keys.
@@ -17,17 +18,14 @@ pub(super) fn answer(api: &GatewayApi, request: &ApiRequest, method: &str, rest:
         }
         ("POST", ["policy", key]) => set_policies(api, request, key),
         ("GET", [key]) => {
-            let name = find(api, request, key).ok_or((404, "Key not found".to_owned()))?;
-            shown(api, &name)
+            let name = find(api, request, key)?.ok_or((404, "Key not found".to_owned()))?;
+            shown(api, request, &name)
         }
         ("POST", [key]) => create(api, request, Some(key)),
         ("PUT", [key]) => update(api, request, key),
         ("DELETE", [key]) => {
-            let name = find(api, request, key).ok_or((404, "There is no such key found".to_owned()))?;
-            if let Some(storage) = &api.storage {
-                storage.remove(&name).map_err(|error| (500, format!("storage: {error}")))?;
-            }
-            api.sessions.remove(&name);
+            let name = find(api, request, key)?.ok_or((404, "There is no such key found".to_owned()))?;
+            Held::of(api, request).remove(&name)?;
             Ok(json!({ "key": key, "status": "ok", "action": "deleted" }))
         }
         _ => method_not_supported(),
@@ -40,11 +38,18 @@ fn list(api: &GatewayApi, request: &ApiRequest) -> Outcome {
         return Err((404, text.to_owned()));
     }
     let (filter, of_api) = (argument(request, "filter").unwrap_or_default(), argument(request, "api_id"));
-    let mut names = api.sessions.names();
-    names.retain(|name| {
-        let of_org = filter.is_empty() || api.naming.hashes || name.starts_with(filter);
-        of_org && of_api.is_none_or(|id| api.sessions.compiled(name).is_some_and(|session| session.right(id).is_some()))
-    });
+    let held = Held::of(api, request);
+    let mut names = held.names()?;
+    names.retain(|name| filter.is_empty() || api.naming.hashes || name.starts_with(filter));
+    if let Some(id) = of_api {
+        let mut with_right = Vec::new();
+        for name in names {
+            if held.has_right(&name, id)? {
+                with_right.push(name);
+            }
+        }
+        names = with_right;
+    }
     Ok(json!({ "keys": names }))
 }
 
@@ -56,21 +61,27 @@ fn session_of(request: &ApiRequest, status: u16) -> Outcome {
 }
 
 /// Name of the session that a key of a request means.
-fn find(api: &GatewayApi, request: &ApiRequest, key: &str) -> Option<String> {
+fn find(api: &GatewayApi, request: &ApiRequest, key: &str) -> Result<Option<String>, (u16, String)> {
     if matches!(argument(request, "hashed"), Some("1" | "true")) {
-        return api.sessions.written(key).map(|_| key.to_owned());
+        return Ok(Held::of(api, request).written(key)?.map(|_| key.to_owned()));
     }
-    find_in(api, argument(request, "org_id").unwrap_or_default(), key)
+    find_in(api, request, argument(request, "org_id").unwrap_or_default(), key)
 }
 
 /// Name of the session of a key, or of an id in an organisation.
-fn find_in(api: &GatewayApi, org: &str, key: &str) -> Option<String> {
+fn find_in(api: &GatewayApi, request: &ApiRequest, org: &str, key: &str) -> Result<Option<String>, (u16, String)> {
     let mut names = vec![api.naming.name(key)];
     if !org.is_empty() {
         names.push(api.naming.name(&api.naming.key(org, key)));
         names.push(api.naming.name(&format!("{org}{key}")));
     }
-    names.into_iter().find(|name| api.sessions.written(name).is_some())
+    let held = Held::of(api, request);
+    for name in names {
+        if held.written(&name)?.is_some() {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 fn has_rights(session: &Map<String, Value>) -> bool {
@@ -99,11 +110,10 @@ fn create(api: &GatewayApi, request: &ApiRequest, own: Option<&str>) -> Outcome 
         None => api.naming.key(&org, &random_id()?),
     };
     let is_user = hash_password(api, &mut session, None);
-    complete(&mut session, None);
+    let session = complete(session, None, false);
     let name = api.naming.name(&key);
-    let session = Value::Object(session);
     let failed = |(status, text): (u16, String)| (status, format!("Failed to create key - {text}"));
-    api.put(&name, &session, false).map_err(failed)?;
+    Held::of(api, request).put(&name, &session, false).map_err(failed)?;
     let shown = if is_user && api.naming.hashes { "" } else { key.as_str() };
     let mut answer = json!({ "key": shown, "status": "ok", "action": "added" });
     if api.naming.hashes {
@@ -126,13 +136,16 @@ fn update(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
     };
     check(api, &session)?;
     let org = session.get("org_id").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let found = find(api, request, key).or_else(|| find_in(api, &org, key));
+    let found = match find(api, request, key)? {
+        Some(found) => Some(found),
+        None => find_in(api, request, &org, key)?,
+    };
     let name = found.ok_or((404, "Key is not found".to_owned()))?;
-    let before = api.sessions.written(&name).unwrap_or_default();
+    let held = Held::of(api, request);
+    let before = held.written(&name)?.unwrap_or_default();
     hash_password(api, &mut session, Some(&before));
-    complete(&mut session, Some(&before));
     let keeps = matches!(argument(request, "suppress_reset"), Some("1"));
-    api.put(&name, &Value::Object(session), keeps)
+    held.put(&name, &complete(session, Some(&before), keeps), keeps)
         .map_err(|(status, text)| (status, format!("Failed to create key - {text}")))?;
     Ok(json!({ "key": key, "status": "ok", "action": "modified" }))
 }
@@ -141,29 +154,30 @@ fn set_policies(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
     let given = session_of(request, 400)?;
     let policy = given.get("policy").and_then(Value::as_str).filter(|policy| !policy.is_empty());
     let policy = policy.ok_or((400, "Request malformed".to_owned()))?;
-    let name = find(api, request, key).ok_or((404, "Key not found".to_owned()))?;
-    let mut session = api.sessions.written(&name).unwrap_or_default();
+    let name = find(api, request, key)?.ok_or((404, "Key not found".to_owned()))?;
+    let held = Held::of(api, request);
+    let mut session = held.written(&name)?.unwrap_or_default();
     if let Some(fields) = session.as_object_mut() {
         fields.shift_remove("apply_policy_id");
         fields.insert("apply_policies".to_owned(), json!([policy]));
         fields.insert("last_updated".to_owned(), now().to_string().into());
     }
-    api.put(&name, &session, true)?;
+    held.put(&name, &session, true)?;
     Ok(json!({ "key": key, "status": "ok", "action": "updated" }))
 }
 
 /// The session as it is told: without the password, with what is left of the quota.
-fn shown(api: &GatewayApi, name: &str) -> Outcome {
-    let mut session = api.sessions.written(name).unwrap_or_default();
-    session = api.sessions.applied(&session).unwrap_or(session);
-    let compiled = api.sessions.compiled(name);
+fn shown(api: &GatewayApi, request: &ApiRequest, name: &str) -> Outcome {
+    let held = Held::of(api, request);
+    let written = held.written(name)?.unwrap_or_default();
+    let quota = held.quota(name, &written, now_ms())?;
+    let mut session = api.sessions.applied(&written).unwrap_or(written);
     if let Some(fields) = session.as_object_mut() {
         if let Some(Value::Object(basic)) = fields.get_mut("basic_auth_data") {
             basic.shift_remove("password");
         }
-        if let Some((session, quota)) = compiled.and_then(|session| Some((session.clone(), session.limits.quota?))) {
-            let (used, ends) = session.quota_used(&api.counts, now_ms());
-            fields.insert("quota_remaining".to_owned(), quota.saturating_sub(used).into());
+        if let Some((left, ends)) = quota {
+            fields.insert("quota_remaining".to_owned(), left.into());
             if let Some(ends) = ends {
                 fields.insert("quota_renews".to_owned(), ends.into());
             }
@@ -195,8 +209,34 @@ fn hash_password(api: &GatewayApi, session: &mut Map<String, Value>, before: Opt
     true
 }
 
-/// Leaves out what is zero, and adds the times.
-fn complete(session: &mut Map<String, Value>, before: Option<&Value>) {
+/// Fields of a session, of a right and of a right's limit, in the order in which Tyk writes them. Others follow.
+#[rustfmt::skip]
+const FIELDS: [&str; 34] = [
+    "last_check", "allowance", "rate", "per", "throttle_interval", "throttle_retry_limit", "max_query_depth",
+    "date_created", "expires", "quota_max", "quota_renews", "quota_remaining", "quota_renewal_rate", "access_rights",
+    "org_id", "oauth_client_id", "oauth_keys", "certificate", "basic_auth_data", "jwt_data", "hmac_enabled",
+    "enable_http_signature_validation", "hmac_string", "rsa_certificate_id", "is_inactive", "apply_policy_id",
+    "apply_policies", "data_expires", "monitor", "enable_detailed_recording", "meta_data", "tags", "alias",
+    "last_updated",
+];
+const RIGHT_FIELDS: [&str; 7] =
+    ["api_name", "api_id", "versions", "allowed_urls", "restricted_types", "limit", "allowance_scope"];
+#[rustfmt::skip]
+const LIMIT_FIELDS: [&str; 8] = [
+    "rate", "per", "throttle_interval", "throttle_retry_limit", "max_query_depth", "quota_max", "quota_renews",
+    "quota_renewal_rate",
+];
+
+/// Sorts fields as Tyk writes them.
+fn sort(fields: Map<String, Value>, order: &[&str]) -> Map<String, Value> {
+    let place = |name: &str| order.iter().position(|known| *known == name).unwrap_or(order.len());
+    let mut fields: Vec<(String, Value)> = fields.into_iter().collect();
+    fields.sort_by_key(|(name, _)| place(name));
+    fields.into_iter().collect()
+}
+
+/// Leaves out what is zero, adds the times, and brings the fields into Tyk's order.
+fn complete(mut session: Map<String, Value>, before: Option<&Value>, keeps_counts: bool) -> Value {
     session.retain(|_, value| match value {
         Value::Null | Value::Bool(false) => false,
         Value::Number(number) => number.as_f64() != Some(0.0),
@@ -208,6 +248,20 @@ fn complete(session: &mut Map<String, Value>, before: Option<&Value>) {
     let created = before.and_then(|before| before.get("date_created")).cloned();
     session.insert("date_created".to_owned(), created.unwrap_or_else(|| jiff::Timestamp::now().to_string().into()));
     session.insert("last_updated".to_owned(), now().to_string().into());
+    if !keeps_counts {
+        let renewal = session.get("quota_renewal_rate").and_then(Value::as_i64).unwrap_or_default();
+        session.insert("quota_renews".to_owned(), now().saturating_add(renewal).into());
+    }
+    if let Some(Value::Object(rights)) = session.get_mut("access_rights") {
+        for right in rights.values_mut() {
+            let Value::Object(fields) = right else { continue };
+            if let Some(Value::Object(limit)) = fields.get_mut("limit") {
+                *limit = sort(std::mem::take(limit), &LIMIT_FIELDS);
+            }
+            *fields = sort(std::mem::take(fields), &RIGHT_FIELDS);
+        }
+    }
+    Value::Object(sort(session, &FIELDS))
 }
 
 fn now() -> i64 {

@@ -1,31 +1,54 @@
-//! Authentication and limits of keys, and CORS.
+//! Authentication and limits of keys, caches, and CORS.
 
-use weir_config::Node;
+use weir_config::{Diagnostic, Node};
 
-use super::{flag, list, map, text};
+use super::{flag, list, map, number, text};
 use crate::conf::Conf;
 use crate::definition::Definition;
 
+/// Ways of authentication in Tyk's order: kind, switch, name in `auth_configs`, name in `base_identity_provided_by`.
+const WAYS: [(&str, &str, &str, &str); 5] = [
+    ("basic", "use_basic_auth", "basic", "basic_auth_user"),
+    ("hmac", "enable_signature_checking", "hmac", "hmac_key"),
+    ("jwt", "enable_jwt", "jwt", "jwt_claim"),
+    ("open_id", "use_openid", "oidc", "oidc_user"),
+    ("token", "use_standard_auth", "authToken", "auth_token"),
+];
+
 /// Authentication, rights and limits; `None` for an API without keys.
-pub(super) fn access(api: &Definition, conf: &Conf) -> Option<Node> {
+pub(super) fn access(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
     if api.flag("use_keyless") {
         return None;
     }
     let mark = api.node.mark;
-    let mut ways = Vec::new();
-    if api.flag("use_basic_auth") {
-        ways.push(way(api, "basic", "basic"));
+    let mut used: Vec<_> = WAYS.iter().filter(|(_, switch, ..)| api.flag(switch)).collect();
+    if used.is_empty() {
+        // The token is asked for where no other way is on.
+        used.extend(WAYS.last());
     }
-    if api.flag("enable_jwt") {
-        let mut jwt = way(api, "jwt", "jwt");
-        jwt.insert("jwt", self::jwt(api));
-        ways.push(jwt);
+    // Without a choice each way replaces the session of the one before.
+    let mut identity = used.len() - 1;
+    let base = api.text("base_identity_provided_by");
+    if !base.is_empty() {
+        match used.iter().position(|(.., name)| *name == base) {
+            Some(at) => identity = at,
+            None => {
+                let text = "expected a way of authentication that is on; every request would be refused";
+                found.push(api.fault("base_identity_provided_by", text));
+            }
+        }
     }
-    // Also where no other way is on.
-    if api.flag("use_standard_auth") || ways.is_empty() {
-        ways.push(way(api, "token", "authToken"));
-    }
-    let mut access = map(mark, [("ways", list(mark, ways))]);
+    let ways = used.into_iter().map(|(kind, _, name, _)| {
+        let mut way = self::way(api, kind, name);
+        match *kind {
+            "jwt" => way.insert("jwt", self::jwt(api)),
+            "hmac" => way.insert("hmac", self::hmac(api)),
+            "open_id" => way.insert("openid", self::openid(api)),
+            _ => {}
+        }
+        way
+    });
+    let mut access = map(mark, [("ways", list(mark, ways.collect())), ("identity", number(identity as i64))]);
     for (field, value) in [
         ("strip_auth_data", api.flag("strip_auth_data")),
         ("hash_keys", conf.hash_keys),
@@ -36,7 +59,37 @@ pub(super) fn access(api: &Definition, conf: &Conf) -> Option<Node> {
         access.insert(field, flag(value));
     }
     access.insert("hash_key_function", text(&conf.hash_key_function));
+    if let Some(storage) = &conf.storage {
+        access.insert("storage", Node::from(storage));
+    }
     Some(access)
+}
+
+/// Signatures that are accepted.
+fn hmac(api: &Definition) -> Node {
+    let mut hmac = map(api.node.mark, []);
+    for field in ["hmac_allowed_algorithms", "hmac_allowed_clock_skew"] {
+        if let Some(value) = api.at(field) {
+            hmac.insert(field, value.clone());
+        }
+    }
+    hmac
+}
+
+/// The providers of OpenID.
+fn openid(api: &Definition) -> Node {
+    let mut openid = map(api.node.mark, []);
+    for (field, path) in [
+        ("providers", "openid_options.providers"),
+        ("segregate_by_client", "openid_options.segregate_by_client"),
+        ("scope_claim_name", "scopes.oidc.scope_claim_name"),
+        ("scope_to_policy", "scopes.oidc.scope_to_policy"),
+    ] {
+        if let Some(value) = api.at(path) {
+            openid.insert(field, value.clone());
+        }
+    }
+    openid
 }
 
 /// A way of authentication, with its place in requests: that of `auth_configs`, else that of `auth`.
@@ -86,6 +139,25 @@ fn jwt(api: &Definition) -> Node {
         }
     }
     jwt
+}
+
+/// The configuration of the cache of an API with this id.
+pub(super) fn cache(api: &Definition, id: &str, versions: Node) -> Node {
+    let mut cache = map(api.node.mark, [("api_id", text(id)), ("listen_path", text(api.text("proxy.listen_path")))]);
+    for field in [
+        "cache_timeout",
+        "cache_all_safe_requests",
+        "cache_response_codes",
+        "enable_upstream_cache_control",
+        "cache_control_ttl_header",
+        "cache_by_headers",
+    ] {
+        if let Some(value) = api.at(&format!("cache_options.{field}")) {
+            cache.insert(field, value.clone());
+        }
+    }
+    cache.insert("versions", versions);
+    cache
 }
 
 /// The configuration of CORS.

@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Key, Kind, Node};
 
-use super::{flag, list, map, text};
+use super::{Scripts, flag, list, map, text};
 use crate::definition::{Definition, is_on};
 
 /// The versions for both plugins.
@@ -11,12 +11,14 @@ pub(super) struct Versions {
     pub(super) guard: Node,
     /// For `paths`.
     pub(super) chain: Node,
+    /// For `cache`.
+    pub(super) caches: Node,
 }
 
 /// Lists of `extended_paths` that `api` reads.
 const OF_GUARD: [&str; 6] = ["ignored", "black_list", "white_list", "internal", "size_limits", "rate_limit"];
 /// Those that `paths` reads.
-const OF_CHAIN: [&str; 7] = [
+const OF_CHAIN: [&str; 10] = [
     "mock_response",
     "validate_json",
     "transform_headers",
@@ -24,23 +26,23 @@ const OF_CHAIN: [&str; 7] = [
     "url_rewrites",
     "method_transforms",
     "hard_timeouts",
+    "circuit_breakers",
+    "transform",
+    "transform_response",
 ];
+/// Those that `cache` reads, where answers are cached at all.
+const OF_CACHE: [&str; 2] = ["cache", "advance_cache_config"];
 /// Those that change what clients and upstreams get, with the reason for which they are refused.
-const REFUSED: [(&str, &str); 9] = [
-    ("transform", "bodies are not transformed by templates yet"),
-    ("transform_response", "bodies are not transformed by templates yet"),
+const REFUSED: [(&str, &str); 6] = [
     ("transform_jq", "bodies are not transformed by jq"),
     ("transform_jq_response", "bodies are not transformed by jq"),
     ("virtual", "virtual endpoints are JavaScript, which is not supported yet"),
     ("go_plugin", "Go plugins are not supported: they are loaded into Tyk's own process"),
-    ("circuit_breakers", "circuit breakers are not supported yet"),
     ("persist_graphql", "GraphQL is not supported yet"),
     ("validate_request", "validation by OpenAPI is not supported yet: use validate_json"),
 ];
 /// Those without an effect, with the reason.
-const DOUBTED: [(&str, &str); 4] = [
-    ("cache", "answers are not cached: each request goes to the upstream"),
-    ("advance_cache_config", "answers are not cached: each request goes to the upstream"),
+const DOUBTED: [(&str, &str); 2] = [
     ("track_endpoints", "records of requests have paths as they came"),
     ("do_not_track_endpoints", "requests to all paths are recorded: see do_not_track"),
 ];
@@ -55,7 +57,7 @@ const FIELDS: [&str; 5] = [
 
 impl Versions {
     /// The versions; `None` with an error among the findings.
-    pub(super) fn of(api: &Definition, found: &mut Vec<Diagnostic>) -> Option<Self> {
+    pub(super) fn of(api: &Definition, scripts: &Scripts, found: &mut Vec<Diagnostic>) -> Option<Self> {
         let mark = api.node.mark;
         let before = found.len();
         let is_versioned = !api.flag("version_data.not_versioned");
@@ -65,11 +67,13 @@ impl Versions {
             // Only the entry Default counts, and without it the first.
             false => all.iter().find(|(key, _)| &*key.text == "Default").or(all.first()).into_iter().collect(),
         };
-        let (mut guards, mut chains) = (Vec::new(), Vec::new());
+        let (mut guards, mut chains, mut caches) = (Vec::new(), Vec::new(), Vec::new());
         for (key, version) in chosen {
-            let (guard, chain) = self::version(api, &key.text, version, is_versioned, found);
+            let (guard, mut chain, cache) = self::version(api, &key.text, version, is_versioned, found);
+            add_templates(&mut chain, scripts);
             guards.push(guard);
             chains.push(chain);
+            caches.push(cache);
         }
         let mut guard = map(mark, [("list", list(mark, guards))]);
         if is_versioned && all.is_empty() {
@@ -100,7 +104,7 @@ impl Versions {
             }
         }
         let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
-        (!is_refused).then(|| Self { guard, chain: list(mark, chains) })
+        (!is_refused).then(|| Self { guard, chain: list(mark, chains), caches: list(mark, caches) })
     }
 
     /// Names of the versions in their order; none for an API without versions.
@@ -117,19 +121,20 @@ fn version(
     version: &Node,
     is_versioned: bool,
     found: &mut Vec<Diagnostic>,
-) -> (Node, Node) {
+) -> (Node, Node, Node) {
     let mark = version.mark;
     let mut guard = map(mark, [("name", text(name)), ("expires", text(""))]);
     if let Some(expires) = version.get("expires").filter(|_| is_versioned) {
         guard.insert("expires", expires.clone());
     }
-    let mut chain = map(mark, []);
+    let (mut chain, mut cache) = (map(mark, []), map(mark, []));
     let is_on_version = |field: &str| version.get(field).is_some_and(|node| node.kind == Kind::Bool(true));
     if let Some(size) = version.get("global_size_limit").filter(|_| !is_on_version("global_size_limit_disabled")) {
         guard.insert("global_size_limit", size.clone());
     }
     if let Some(case) = version.get("ignore_endpoint_case") {
         guard.insert("ignore_endpoint_case", case.clone());
+        cache.insert("ignore_endpoint_case", case.clone());
     }
     for field in FIELDS {
         let disabled = match field {
@@ -145,18 +150,33 @@ fn version(
     }
     let extended = version.get("extended_paths").filter(|_| is_on_version("use_extended_paths"));
     match extended {
-        Some(extended) => extended_paths(api, name, extended, &mut guard, &mut chain, found),
+        Some(extended) => extended_paths(api, (name, extended), (&mut guard, &mut chain, &mut cache), found),
         None => old_paths(version, &mut guard),
     }
-    (guard, chain)
+    (guard, chain, cache)
+}
+
+/// Adds the texts of templates that are in files.
+fn add_templates(chain: &mut Node, scripts: &Scripts) {
+    let Kind::Map(lists) = &mut chain.kind else { return };
+    for (_, entries) in lists.iter_mut().filter(|(key, _)| matches!(&*key.text, "transform" | "transform_response")) {
+        let Kind::Seq(entries) = &mut entries.kind else { continue };
+        for entry in entries {
+            let Kind::Map(fields) = &mut entry.kind else { continue };
+            let data = fields.iter_mut().find(|(key, _)| &*key.text == "template_data").map(|(_, data)| data);
+            let Some(data) = data else { continue };
+            let source = data.get("template_source").and_then(Node::as_str).unwrap_or_default();
+            if let Some(code) = scripts.get(source) {
+                data.insert("template_text", text(code));
+            }
+        }
+    }
 }
 
 fn extended_paths(
     api: &Definition,
-    version: &str,
-    extended: &Node,
-    guard: &mut Node,
-    chain: &mut Node,
+    (version, extended): (&str, &Node),
+    (guard, chain, cache): (&mut Node, &mut Node, &mut Node),
     found: &mut Vec<Diagnostic>,
 ) {
     let is_disabled = |entry: &Node| entry.get("disabled").is_some_and(|node| node.kind == Kind::Bool(true));
@@ -176,6 +196,11 @@ fn extended_paths(
             guard.insert(name, list(entries.mark, live));
         } else if OF_CHAIN.contains(&name) {
             chain.insert(name, list(entries.mark, live));
+        } else if OF_CACHE.contains(&name) {
+            if !api.flag("cache_options.enable_cache") {
+                found.push(api.doubt(&place, "without effect: cache_options.enable_cache is not on"));
+            }
+            cache.insert(name, list(entries.mark, live));
         } else {
             found.push(api.doubt(&place, "unknown list of paths"));
         }

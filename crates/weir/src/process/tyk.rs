@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use weir_config::settings::{ListenAddr, Listener};
 use weir_config::{ResourceKey, ResourceKind, Settings};
 use weir_plugins::PlanCounts;
-use weir_plugins::tyk::Door;
 use weir_plugins::tyk::sessions::Sessions;
+use weir_plugins::tyk::{Caches, Door};
 use weir_store::{Change, Commit, Embedded, Folder, Options, Store};
 use weir_tyk::{GatewayApi, Place, Storage};
 
@@ -57,9 +57,9 @@ pub(crate) fn start(settings: &Settings, rules: &Rules, runtime: &Handle, succee
     let Some(place) = &rules.tyk else { return Ok(()) };
     let states = rules.compiler.states();
     let sessions = Sessions::of(states);
-    let has_api = !place.conf().map_err(anyhow::Error::msg)?.secret.is_empty();
-    // Without the API there are no sessions to keep.
-    let storage = match has_api {
+    let conf = place.conf().map_err(anyhow::Error::msg)?;
+    // Without the API there are no sessions to keep, and those in Redis are kept there.
+    let storage = match !conf.secret.is_empty() && conf.storage.is_none() {
         true => {
             let stored = StoredSessions::open(settings, runtime.clone(), &sessions, succeeds);
             Some(Arc::new(stored.context("cannot open the store of keys")?) as Arc<dyn Storage>)
@@ -69,7 +69,8 @@ pub(crate) fn start(settings: &Settings, rules: &Rules, runtime: &Handle, succee
     let counts = PlanCounts::of(states, settings.limits.limit_keys as usize);
     let (reloads, handle) = (Arc::clone(&rules.reloads), runtime.clone());
     let reload = Box::new(move |waits: bool| reloads.ask(waits, &handle));
-    let api = GatewayApi::new(place, sessions, counts, storage, reload).map_err(anyhow::Error::msg)?;
+    let api =
+        GatewayApi::new(place, (sessions, counts, Caches::of(states)), storage, reload).map_err(anyhow::Error::msg)?;
     let api = Arc::new(api);
     let door = Door::of(states);
     let blocking = runtime.clone();
@@ -77,10 +78,11 @@ pub(crate) fn start(settings: &Settings, rules: &Rules, runtime: &Handle, succee
     let mut met = rules.reloads.met();
     runtime.spawn(async move {
         // The door is held for as long as the process serves.
-        let _held = door;
         while met.changed().await.is_ok() {
             let api = Arc::clone(&api);
-            if met.borrow_and_update().1 {
+            let is_live = met.borrow_and_update().1;
+            door.reloaded(is_live);
+            if is_live {
                 drop(tokio::task::spawn_blocking(move || api.reloaded()).await);
             }
         }

@@ -100,8 +100,10 @@ impl Reloader {
             match change {
                 Some(Change::Content) => {
                     let is_asked_for = unsettled.is_some_and(|unsettled| unsettled.anyway);
+                    let before = self.revision;
                     unsettled = self.reload(is_asked_for, unsettled).await;
                     if is_asked_for && unsettled.is_none() {
+                        self.rules.reloads.note(self.revision > before);
                         systemd::notify(&[NotifyState::Ready]);
                     }
                 }
@@ -116,8 +118,10 @@ impl Reloader {
                 None => {
                     systemd::reloading();
                     self.rules.secrets.expire();
+                    let before = self.revision;
                     unsettled = self.reload(true, unsettled).await;
                     if unsettled.is_none() {
+                        self.rules.reloads.note(self.revision > before);
                         systemd::notify(&[NotifyState::Ready]);
                     }
                 }

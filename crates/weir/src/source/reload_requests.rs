@@ -38,6 +38,11 @@ impl ReloadRequests {
         self.met.send_replace((number, is_live));
     }
 
+    /// Takes note of a reload that a signal has asked for: true if what was read is in force.
+    pub(crate) fn note(&self, is_live: bool) {
+        self.met.send_modify(|(_, last)| *last = is_live);
+    }
+
     /// Requests that are met, one after the other.
     pub(crate) fn met(&self) -> watch::Receiver<(u64, bool)> {
         self.met.subscribe()

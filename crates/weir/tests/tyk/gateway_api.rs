@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{SECRET, Site, ask, key, keyed, keyless, right, send, told};
-use crate::harness::{Gateway, Start, repository};
+use crate::harness::{Gateway, LIMIT, Start, repository, wait_until};
 
 #[test]
 fn the_gateway_api_answers_as_tyks() {
@@ -145,6 +145,33 @@ fn definitions_and_policies_take_effect_with_a_reload() {
     assert_eq!(ask(&gateway, "DELETE", "/tyk/apis/new", &Value::Null).1["action"], "deleted");
     reload();
     assert_eq!(send(&gateway, "GET /new/").status, 404);
+}
+
+#[test]
+fn a_refused_reload_is_told_by_the_page_of_health() {
+    let site = Site::new();
+    site.api("at", keyless("at", "/at/", "/"));
+    let gateway = site.start();
+    let tells = |status: &str| {
+        let hello = send(&gateway, "GET /hello");
+        (hello.status == 200 && hello.json()["status"] == status).then(|| hello.json())
+    };
+    assert!(tells("pass").is_some());
+    site.write("apps/broken.json", "{\"api_id\": ");
+    assert_eq!(ask(&gateway, "GET", "/tyk/reload?block=true", &Value::Null).0, 200);
+    let hello = wait_until("the fault to be told", LIMIT, || tells("warn"));
+    assert_eq!(hello["details"]["configuration"]["status"], "warn", "{hello}");
+    assert_eq!([send(&gateway, "GET /at/").status, send(&gateway, "GET /ready").status], [200, 200]);
+    fs::remove_file(site.apps().join("broken.json")).expect("remove the file");
+    assert_eq!(ask(&gateway, "GET", "/tyk/reload?block=true", &Value::Null).0, 200);
+    wait_until("the fault to be gone", LIMIT, || tells("pass"));
+    // The same with a signal.
+    site.write("apps/broken.json", "{\"api_id\": ");
+    gateway.signal(Signal::HUP);
+    wait_until("the fault to be told", LIMIT, || tells("warn"));
+    fs::remove_file(site.apps().join("broken.json")).expect("remove the file");
+    gateway.signal(Signal::HUP);
+    wait_until("the fault to be gone", LIMIT, || tells("pass"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Keys, users, tokens and their limits.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Origin};
@@ -148,6 +150,34 @@ fn rates_and_quotas_are_counted_as_in_tyk() {
     assert_eq!(statuses(&own, 2), [200, 429]);
     let at = |path: &str| send(&gateway, &format!("GET {path}\nAuthorization: {own}")).status;
     assert_eq!([at("/rated/e1"), at("/rated/e1/z"), at("/rated/e2")], [200, 429, 200]);
+}
+
+#[test]
+fn requests_beyond_a_throttled_rate_are_held() {
+    let site = Site::new();
+    site.api("at", keyed("at"));
+    let gateway = site.start();
+    let status = |key: &str| send(&gateway, &format!("GET /at/\nAuthorization: {key}")).status;
+    let throttled = |retries: u32, per: u32| {
+        let more = json!({"rate": 1, "per": per, "throttle_interval": 0.2, "throttle_retry_limit": retries});
+        key(&gateway, &right("at", more))
+    };
+    let patient = throttled(20, 1);
+    let begin = Instant::now();
+    assert_eq!([status(&patient), status(&patient)], [200, 200]);
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(800), "{took:?}: the second request waits for the next window");
+    let impatient = throttled(2, 3600);
+    assert_eq!(status(&impatient), 200);
+    let begin = Instant::now();
+    assert_eq!(status(&impatient), 429);
+    assert!(begin.elapsed() >= Duration::from_millis(400), "{:?}", begin.elapsed());
+    // The limit of a right has its own.
+    let limit = json!({"rate": 1, "per": 3600, "throttle_interval": 0.2, "throttle_retry_limit": 1});
+    let own = key(&gateway, &right("at", json!({"access_rights": {"at": {"limit": limit}}})));
+    let begin = Instant::now();
+    assert_eq!([status(&own), status(&own)], [200, 429]);
+    assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
 }
 
 /// Tokens signed with the secret `secret-of-32-bytes-0123456789abcd`.

@@ -14,23 +14,23 @@ use weir_wire::method::Method;
 use weir_wire::status;
 
 /// A connection, which serves one request after the other.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: Box<dyn InnerConnection>,
     buffer: Buffer,
 }
 
 /// An answer.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) reason: String,
-    pub(super) fields: Vec<(String, String)>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) reason: String,
+    pub(crate) fields: Vec<(String, String)>,
     /// `None`: it has none. An error says why the response is missing.
-    pub(super) body: Option<Result<Vec<u8>, &'static str>>,
+    pub(crate) body: Option<Result<Vec<u8>, &'static str>>,
 }
 
 /// Reasons for having no answer.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The budget for buffers has no room for it.
     NoRoom,
     Broken(&'static str),
@@ -39,13 +39,13 @@ pub(super) enum Fault {
 const TOO_LARGE: &str = "the answers of a batch have at most 16 MiB";
 
 impl Connection {
-    pub(super) fn new(stream: Box<dyn InnerConnection>) -> Self {
+    pub(crate) fn new(stream: Box<dyn InnerConnection>) -> Self {
         Self { stream, buffer: Buffer::new(4 << 10) }
     }
 
     /// Sends a request and receives its answer, whose body may have so many bytes. Gives the connection back where another
     /// request may follow.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         mut self,
         message: &[u8],
         method: Method,

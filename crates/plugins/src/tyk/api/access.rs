@@ -12,8 +12,9 @@ use super::credentials::{self, Way};
 use super::jwt::Stop;
 use super::limits::{Counters, Scope};
 use crate::tyk::body;
-use crate::tyk::sessions::{Naming, Session, Sessions};
-use crate::tyk::shared::Known;
+use crate::tyk::sessions::remote::{self, Remote, write_quota_key};
+use crate::tyk::sessions::{Counted, HashFunction, Limits, Naming, Session, Sessions};
+use crate::tyk::shared::{Known, Progress, ReadSession, Wait};
 
 /// Authentication, rights and limits.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -21,6 +22,8 @@ use crate::tyk::shared::Known;
 pub(super) struct Conf {
     /// Ways of authentication in their order; all have to succeed.
     ways: Vec<credentials::Conf>,
+    /// Number of the way that says who calls.
+    identity: usize,
     /// Takes the credentials out of requests.
     strip_auth_data: bool,
     /// True if keys are stored by their hashes.
@@ -33,12 +36,16 @@ pub(super) struct Conf {
     disable_rate_limit: bool,
     /// Does not count quotas.
     disable_quota: bool,
+    /// The Redis of sessions.
+    storage: remote::Conf,
 }
 
 /// The same, compiled.
 #[derive(Debug)]
 pub(super) struct Access {
     ways: Box<[Way]>,
+    /// Number of the way that says who calls.
+    identity: usize,
     strip: bool,
     naming: Naming,
     allows_master_keys: bool,
@@ -47,9 +54,17 @@ pub(super) struct Access {
     api: Box<str>,
     org: Box<str>,
     sessions: Arc<Sessions>,
+    storage: remote::Conf,
+    /// The Redis of sessions; `None`: they are in this process.
+    remote: Option<Remote>,
 }
 
 const DISALLOWED: &str = "Access to this API has been disallowed";
+/// Most milliseconds for which one request is held because of its rate.
+const LONGEST_HOLD: u64 = 50_000;
+
+/// Sessions that a request has read from Redis, by their names.
+pub(super) type Read = [ReadSession];
 
 impl Access {
     pub(super) fn compile(conf: Conf, api: &str, org: &str, name: &str) -> Result<Self, Invalid> {
@@ -59,6 +74,7 @@ impl Access {
         });
         Ok(Self {
             ways: ways.collect::<Result<_, _>>()?,
+            identity: conf.identity,
             strip: conf.strip_auth_data,
             naming: Naming::new(conf.hash_keys, &conf.hash_key_function),
             allows_master_keys: conf.allow_master_keys,
@@ -67,12 +83,15 @@ impl Access {
             api: api.into(),
             org: org.into(),
             sessions: Arc::default(),
+            storage: conf.storage,
+            remote: None,
         })
     }
 
     pub(super) fn build(mut self, build: &BuildCx<'_>) -> Result<Self, Invalid> {
         self.ways.iter_mut().try_for_each(|way| way.build(build))?;
-        Ok(Self { sessions: Sessions::of(build.states), ..self })
+        let remote = self.storage.build(build)?;
+        Ok(Self { sessions: Sessions::of(build.states), remote, ..self })
     }
 
     /// Fetches what has to be known before a request is checked.
@@ -82,6 +101,41 @@ impl Access {
         }
     }
 
+    /// Reads sessions from Redis, up to the first that there is. A Redis that does not answer has none, so that the request is
+    /// refused.
+    pub(super) async fn read(&self, names: Vec<Box<[u8]>>, now_ms: u64, progress: &mut Progress) {
+        for name in names {
+            let session = match &self.remote {
+                Some(remote) => remote.session(&name, now_ms).await.ok().flatten(),
+                None => None,
+            };
+            let is_found = session.is_some();
+            progress.read.push((name, session));
+            if is_found {
+                return;
+            }
+        }
+    }
+
+    /// True if the provider of a token has signed it.
+    pub(super) async fn verifies(&self, token: &str, now_ms: u64, io: &dyn Io) -> bool {
+        for way in &self.ways {
+            if let Some(is_good) = way.verifies(token, now_ms, io).await {
+                return is_good;
+            }
+        }
+        false
+    }
+
+    /// Counts a request against a quota in Redis.
+    pub(super) async fn count(&self, name: &[u8], renewal: u64, progress: &mut Progress) {
+        let counted = match &self.remote {
+            Some(remote) => remote.count(name, renewal).await.map_err(drop),
+            None => Err(()),
+        };
+        progress.counted = Some(counted);
+    }
+
     /// Finds the session of the caller. The end of `room` is scratch memory.
     pub(super) fn authenticate(
         &self,
@@ -89,20 +143,20 @@ impl Access {
         room: &mut Vec<u8>,
         known: &mut Known,
     ) -> Result<(), Flow> {
-        for way in &self.ways {
+        for (number, way) in self.ways.iter().enumerate() {
             let start = room.len();
-            let found = way.session(cx.request(), (cx.unix_ms(), cx.now_ms()), self, room);
+            let now = (cx.unix_ms(), cx.now_ms());
+            let found = way.session(cx.request(), now, self, room, &known.progress);
             // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
             room.get_mut(start..).unwrap_or_default().fill(0);
             room.truncate(start);
             match found {
                 Ok((session, identity)) => {
-                    // The first way says who calls.
-                    if known.session.is_none() {
+                    if number == self.identity {
                         (known.session, known.identity) = (Some(session), identity);
                     }
                 }
-                Err(Stop::NeedsKeys) => return Err(Flow::Suspend),
+                Err(Stop::Waits(wait)) => return Err(known.wait_for(wait)),
                 Err(Stop::Refused((status, text))) => {
                     let challenge = way.challenge().filter(|_| status == 401);
                     let fields = challenge.map(|challenge| ("Www-Authenticate", challenge));
@@ -110,10 +164,14 @@ impl Access {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Takes the credentials out of a request that goes on.
+    pub(super) fn strip(&self, cx: &mut RequestCx<'_>) {
         if self.strip {
             self.ways.iter().for_each(|way| way.strip(cx));
         }
-        Ok(())
     }
 
     /// The sessions, and the organisation of the API.
@@ -123,22 +181,74 @@ impl Access {
 
     /// The session of the key that `room` begins with at `start`. A text that is no whole key is one of the API's
     /// organisation.
-    pub(super) fn find(&self, room: &mut Vec<u8>, start: usize) -> Option<Arc<Session>> {
-        let key = room.get(start..)?;
-        self.sessions.find_key(self.naming, key).or_else(|| self.find_of_org(room, start))
+    pub(super) fn find(
+        &self,
+        room: &mut Vec<u8>,
+        start: usize,
+        read: (&Read, u64),
+    ) -> Result<Option<Arc<Session>>, Stop> {
+        let mut unread = Vec::new();
+        let found = self.look_up(room.get(start..).unwrap_or_default(), read, &mut unread);
+        match found {
+            Some(found) => Ok(Some(found)),
+            None => self.look_up_in_org(room, start, read, unread),
+        }
     }
 
     /// The session of the id that `room` begins with at `start`, within the API's organisation.
-    pub(super) fn find_of_org(&self, room: &mut Vec<u8>, start: usize) -> Option<Arc<Session>> {
+    pub(super) fn find_of_org(
+        &self,
+        room: &mut Vec<u8>,
+        start: usize,
+        read: (&Read, u64),
+    ) -> Result<Option<Arc<Session>>, Stop> {
+        self.look_up_in_org(room, start, read, Vec::new())
+    }
+
+    fn look_up_in_org(
+        &self,
+        room: &mut Vec<u8>,
+        start: usize,
+        read: (&Read, u64),
+        mut unread: Vec<Box<[u8]>>,
+    ) -> Result<Option<Arc<Session>>, Stop> {
         let end = room.len();
         room.extend_from_slice(self.org.as_bytes());
         room.extend_from_within(start..end);
-        if let Some(session) = self.sessions.find_key(self.naming, room.get(end..)?) {
-            return Some(session);
+        let mut found = self.look_up(room.get(end..).unwrap_or_default(), read, &mut unread);
+        let id = room.get(start..end).and_then(|id| std::str::from_utf8(id).ok());
+        if let (None, Some(_), Some(id)) = (&found, self.naming.function, id) {
+            found = self.look_up(self.naming.key(&self.org, id).as_bytes(), read, &mut unread);
         }
-        self.naming.function?;
-        let id = std::str::from_utf8(room.get(start..end)?).ok()?;
-        self.sessions.find_key(self.naming, self.naming.key(&self.org, id).as_bytes())
+        if found.is_none() && !unread.is_empty() {
+            return Err(Stop::Waits(Wait::Sessions(unread)));
+        }
+        Ok(found)
+    }
+
+    /// The session of a key. Its name is added to `unread` where Redis has to be asked for it.
+    fn look_up(&self, key: &[u8], (read, now_ms): (&Read, u64), unread: &mut Vec<Box<[u8]>>) -> Option<Arc<Session>> {
+        if self.remote.is_none() {
+            return self.sessions.find_key(self.naming, key);
+        }
+        let digits = self.naming.hashes.then(|| HashFunction::of_key(key).hash(key));
+        let name = digits.as_ref().map_or(key, |digits| digits.as_bytes());
+        if let Some((_, session)) = read.iter().find(|(known, _)| **known == *name) {
+            return session.clone();
+        }
+        let recalled = self.sessions.recall(name, now_ms);
+        if recalled.is_none() && unread.iter().all(|known| **known != *name) {
+            unread.push(name.into());
+        }
+        recalled
+    }
+
+    /// Name under which the requests of an identity of a token count.
+    pub(super) fn name_of_identity(&self, identity: &str) -> String {
+        match &self.remote {
+            None => format!("{} {identity}", self.org),
+            Some(_) => self.naming.name(&self.naming.key(&self.org, &md5_text(identity))),
+        }
     }
 
     /// Checks that the session may call the API now, in this version, at this path.
@@ -185,8 +295,8 @@ impl Access {
         path: Range<usize>,
         (counters, tells_rates): (&Counters, bool),
         known: &mut Known,
-    ) -> Result<(), Refusal> {
-        let Some(session) = known.session.clone() else { return Err((403, DISALLOWED)) };
+    ) -> Result<(), Stop> {
+        let Some(session) = known.session.clone() else { return Err((403, DISALLOWED).into()) };
         let identity = known.identity.take();
         let caller = (&*session, identity.as_deref().unwrap_or(&session.name));
         let counted = self.count(cx, room, path, caller, (counters, tells_rates), known);
@@ -204,25 +314,92 @@ impl Access {
         (session, name): (&Session, &str),
         (counters, tells_rates): (&Counters, bool),
         known: &mut Known,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Stop> {
         let right = session.right(&self.api);
-        if let Some(right) = right.filter(|right| self.counts_rates && !right.endpoints.is_empty()) {
-            let (method, rest) = (cx.request().method_bytes(), room.get(path).unwrap_or_default());
-            let own = right.endpoints.iter().find(|(path, name, _)| name.as_bytes() == method && path.is_match(rest));
-            if let Some((path, _, limits)) = own {
-                let apart = path.as_str();
-                counters.rate(cx, room, &Scope { session, name, apart }, limits, None)?;
-            }
-        }
         let own = right.and_then(|right| right.limits.as_ref());
         let (limits, apart) = own.map_or((&session.limits, ""), |(limits, apart)| (limits, &**apart));
         let scope = Scope { session, name, apart };
-        if self.counts_rates {
-            counters.rate(cx, room, &scope, limits, Some(&mut *known).filter(|_| tells_rates))?;
+        let now = known.progress.unix_ms(cx);
+        if self.counts_rates && !known.progress.has_rate {
+            let of_endpoint = self.limit_endpoint((cx, now), room, path, &scope, counters);
+            let tells = Some(&mut *known).filter(|_| tells_rates);
+            let passed = of_endpoint.and_then(|()| counters.rate(now, room, &scope, limits, tells));
+            if let Err(refusal) = passed {
+                return Err(hold(limits, known).filter(|_| refusal.0 == 429).map_or(refusal.into(), Stop::Waits));
+            }
+            known.progress.has_rate = true;
         }
         if self.counts_quotas {
-            counters.quota(cx, room, &scope, limits, Some(known).filter(|_| !tells_rates))?;
+            let tells = !tells_rates;
+            match &self.remote {
+                None => counters.quota(now, room, &scope, limits, Some(&mut *known).filter(|_| tells))?,
+                Some(_) => count_remotely(now, &scope, limits, tells, known)?,
+            }
         }
         Ok(())
     }
+
+    /// Counts a request against the rate of its endpoint.
+    fn limit_endpoint(
+        &self,
+        (cx, now): (&RequestCx<'_>, u64),
+        room: &mut Vec<u8>,
+        path: Range<usize>,
+        scope: &Scope<'_>,
+        counters: &Counters,
+    ) -> Result<(), Refusal> {
+        let endpoints = scope.session.right(&self.api).map_or(&[][..], |right| &right.endpoints);
+        if endpoints.is_empty() {
+            return Ok(());
+        }
+        let (method, rest) = (cx.request().method_bytes(), room.get(path).unwrap_or_default());
+        let own = endpoints.iter().find(|(path, name, _)| name.as_bytes() == method && path.is_match(rest));
+        let Some((path, _, limits)) = own else { return Ok(()) };
+        counters.rate(now, room, &Scope { apart: path.as_str(), ..*scope }, limits, None)
+    }
+}
+
+/// The wait of a request beyond its rate, where its limits hold it.
+fn hold(limits: &Limits, known: &mut Known) -> Option<Wait> {
+    let (times, ms) = &mut known.progress.held;
+    if *times >= limits.throttle_retries || *ms + limits.throttle_interval > LONGEST_HOLD {
+        return None;
+    }
+    (*times, *ms) = (*times + 1, *ms + limits.throttle_interval);
+    Some(Wait::Throttle(limits.throttle_interval))
+}
+
+/// Counts a request against a quota in Redis, once it was asked.
+fn count_remotely(
+    unix_ms: u64,
+    scope: &Scope<'_>,
+    limits: &Limits,
+    tells: bool,
+    known: &mut Known,
+) -> Result<(), Stop> {
+    let Some(quota) = limits.quota else {
+        if tells {
+            known.told = [limits.quota_max, 0, scope.session.quota_renews];
+        }
+        return Ok(());
+    };
+    let counted = match known.progress.counted {
+        None => {
+            let mut name = Vec::new();
+            write_quota_key(scope.apart, scope.name, &mut name);
+            return Err(Stop::Waits(Wait::Quota(name, limits.renewal.unwrap_or_default() / 1000)));
+        }
+        Some(counted) => counted.map_err(|()| (403, DISALLOWED))?,
+    };
+    let Counted { used, left } = counted;
+    if tells {
+        let reset = left.map_or(scope.session.quota_renews, |left| (unix_ms + left).div_ceil(1000) as i64);
+        known.told = [limits.quota_max, quota.saturating_sub(used) as i64, reset];
+    }
+    if used > quota { Err((403, "Quota exceeded").into()) } else { Ok(()) }
+}
+
+/// MD5 of an identity in hexadecimal digits, of which Tyk makes the keys of tokens.
+fn md5_text(text: &str) -> String {
+    format!("{:x}", md5::compute(text))
 }

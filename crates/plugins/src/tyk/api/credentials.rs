@@ -10,11 +10,14 @@ use weir_plugin::{BuildCx, Invalid, Io, Request, RequestCx};
 use weir_wire::name::FieldName;
 
 use super::Refusal;
-use super::access::Access;
+use super::access::{Access, Read};
+use super::hmac;
 use super::jwt::{self, Stop, Tokens};
+use super::openid::{self, OpenId};
 use crate::auth::credentials::same_secret;
 use crate::query;
 use crate::tyk::sessions::{HashFunction, Password, Session};
+use crate::tyk::shared::Progress;
 
 /// A way of authentication.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -36,6 +39,10 @@ pub(super) struct Conf {
     cookie_name: String,
     /// Verification and reading of tokens of JWT.
     jwt: Option<jwt::Conf>,
+    /// The providers of OpenID.
+    openid: Option<openid::Conf>,
+    /// Signatures that are accepted.
+    hmac: hmac::Conf,
 }
 
 /// Kind of a way of authentication.
@@ -45,7 +52,9 @@ enum KindConf {
     #[default]
     Token,
     Basic,
+    Hmac,
     Jwt,
+    OpenId,
 }
 
 /// A way of authentication, compiled.
@@ -58,6 +67,8 @@ pub(super) struct Way {
     /// Value of `WWW-Authenticate`.
     challenge: Option<Vec<u8>>,
     tokens: Option<Tokens>,
+    openid: Option<OpenId>,
+    hmac: hmac::Conf,
 }
 
 impl Way {
@@ -80,12 +91,26 @@ impl Way {
                 }
                 None => None,
             },
+            openid: match conf.openid {
+                Some(openid) => {
+                    let openid = OpenId::compile(openid);
+                    Some(openid.map_err(|error| Invalid { path: format!("openid.{}", error.path), ..error })?)
+                }
+                None => None,
+            },
+            hmac: conf.hmac,
             kind: conf.kind,
         })
     }
 
     pub(super) fn build(&mut self, build: &BuildCx<'_>) -> Result<(), Invalid> {
+        self.openid.as_mut().map_or(Ok(()), |openid| openid.build(build))?;
         self.tokens.as_mut().map_or(Ok(()), |tokens| tokens.build(build))
+    }
+
+    /// True if the provider of a token has signed it; `None` for a way without providers.
+    pub(super) async fn verifies(&self, token: &str, now_ms: u64, io: &dyn Io) -> Option<bool> {
+        Some(self.openid.as_ref()?.verifies(token, now_ms, io).await)
     }
 
     /// Fetches what has to be known before a request is checked.
@@ -106,18 +131,36 @@ impl Way {
         now: (u64, u64),
         access: &Access,
         room: &mut Vec<u8>,
+        progress: &Progress,
     ) -> Result<(Arc<Session>, Option<String>), Stop> {
         let start = room.len();
+        let read: &Read = &progress.read;
         match self.kind {
             KindConf::Token => {
                 if !self.read(request, room) {
                     return Err((401, "Authorization field missing").into());
                 }
                 let start = start + scheme_length(room.get(start..).unwrap_or_default());
-                let found = access.find(room, start).ok_or((403, "Access to this API has been disallowed"))?;
-                Ok((found, None))
+                let found = access.find(room, start, (read, now.1))?;
+                Ok((found.ok_or((403, "Access to this API has been disallowed"))?, None))
             }
-            KindConf::Basic => Ok((self.user(request, access, room)?, None)),
+            KindConf::Basic => Ok((self.user(request, access, room, (read, now.1))?, None)),
+            KindConf::Hmac => {
+                if !self.read(request, room) {
+                    return Err((400, "Authorization field missing, malformed or invalid").into());
+                }
+                let given = room.get(start..).unwrap_or_default();
+                Ok((self.hmac.session(request, given, (access, read, now.0, now.1))?, None))
+            }
+            KindConf::OpenId => {
+                let openid = self.openid.as_ref().ok_or((401, "Key not authorised"))?;
+                self.read(request, room);
+                let given = room.get(start..).unwrap_or_default();
+                let token = given.get(scheme_length(given)..).unwrap_or_default();
+                let (sessions, org) = access.sessions();
+                let (session, identity) = openid.session(token, org, (now.0, progress.is_verified), sessions)?;
+                Ok((session, Some(access.name_of_identity(&identity))))
+            }
             KindConf::Jwt => {
                 if !self.read(request, room) {
                     return Err((400, "Authorization field missing").into());
@@ -127,7 +170,7 @@ impl Way {
                 let (sessions, org) = access.sessions();
                 let tokens = self.tokens.as_ref().ok_or((403, "Key not authorized"))?;
                 let caller = tokens.caller(token, org, now, sessions)?;
-                Ok((caller.session, Some(format!("{org} {}", caller.identity))))
+                Ok((caller.session, Some(access.name_of_identity(&caller.identity))))
             }
         }
     }
@@ -147,31 +190,37 @@ impl Way {
     }
 
     /// The session of a user with a password.
-    fn user(&self, request: &Request, access: &Access, room: &mut Vec<u8>) -> Result<Arc<Session>, Refusal> {
+    fn user(
+        &self,
+        request: &Request,
+        access: &Access,
+        room: &mut Vec<u8>,
+        read: (&Read, u64),
+    ) -> Result<Arc<Session>, Stop> {
         const WRONG: Refusal = (401, "User not authorised");
         let start = room.len();
         if !self.read(request, room) {
-            return Err((401, "Authorization field missing"));
+            return Err((401, "Authorization field missing").into());
         }
         let mut words = room.get(start..).unwrap_or_default().split(|b| *b == b' ');
         let (Some(_scheme), Some(encoded), None) = (words.next(), words.next(), words.next()) else {
-            return Err((400, "Attempted access with malformed header, header not in basic auth format"));
+            return Err((400, "Attempted access with malformed header, header not in basic auth format").into());
         };
         let Ok(decoded) = STANDARD.decode(encoded) else {
-            return Err((400, "Attempted access with malformed header, auth data not encoded correctly"));
+            return Err((400, "Attempted access with malformed header, auth data not encoded correctly").into());
         };
         let Some(colon) = decoded.iter().position(|b| *b == b':') else {
-            return Err((400, "Attempted access with malformed header, values not in basic auth format"));
+            return Err((400, "Attempted access with malformed header, values not in basic auth format").into());
         };
         let (name, password) = decoded.split_at(colon);
         let password = password.get(1..).unwrap_or_default();
         // The password of an unknown user is compared as well, so that the answer takes the same time.
         let start = room.len();
         room.extend_from_slice(name);
-        let session = access.find_of_org(room, start);
+        let session = access.find_of_org(room, start, read)?;
         let held = session.as_ref().and_then(|session| session.password.as_ref());
         let is_same = fits(held, password);
-        session.filter(|_| is_same).ok_or(WRONG)
+        session.filter(|_| is_same).ok_or(WRONG.into())
     }
 
     /// Takes the credentials out of a request.

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use weir_plugin::{BuildCx, Invalid, Io, Keep, Remembered, Service, ServiceOptions, ServiceUri};
 use weir_wire::method::Method;
 
@@ -16,7 +16,8 @@ use crate::auth::jwt_auth;
 use crate::auth::jwt_auth::key::{Algorithm, Verifier};
 use crate::auth::jwt_auth::token::Token;
 use crate::auth::openid_connect::jose::{Jwt, KeySet, Verdict};
-use crate::tyk::sessions::{Session, Sessions};
+use crate::tyk::sessions::{Session, Sessions, SessionsOfPolicies};
+use crate::tyk::shared::Wait;
 
 /// Verification and reading of tokens.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -87,12 +88,12 @@ const AGAIN_MS: u64 = 30_000;
 /// Milliseconds between two questions after one without an answer.
 const FAILED_MS: u64 = 1000;
 
-/// Reasons for a token without a caller.
+/// Reasons for which a request does not go on.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
-    /// The sets of keys have to be fetched first.
-    NeedsKeys,
+    /// Something has to be known first.
+    Waits(Wait),
 }
 
 impl From<Refusal> for Stop {
@@ -108,12 +109,9 @@ pub(super) struct Tokens {
     /// Names of the algorithms that tokens may have.
     algorithms: &'static [Algorithm],
     conf: Conf,
-    /// Sessions by the policies that they are made of.
-    sessions: papaya::HashMap<Box<str>, (Arc<crate::tyk::sessions::Policies>, Arc<Session>)>,
+    sessions: SessionsOfPolicies,
 }
 
-/// Most sessions that are kept for combinations of policies.
-const MOST_SESSIONS: usize = 1024;
 /// Most policies of one token.
 const MOST_POLICIES: usize = 32;
 
@@ -157,7 +155,7 @@ impl Tokens {
             let asked = Arc::new(Remembered::new(1, 1 << 20));
             let sets = Sets { uris: sets, services: Vec::new(), held: papaya::HashMap::new(), asked };
             let keys = Keys::Sets(Box::new(sets));
-            return Ok(Self { keys, algorithms, conf, sessions: papaya::HashMap::new() });
+            return Ok(Self { keys, algorithms, conf, sessions: SessionsOfPolicies::default() });
         }
         if source.is_empty() {
             return Err(Invalid::new("jwt_source", "keys of single sessions are not supported: set jwt_source"));
@@ -188,7 +186,7 @@ impl Tokens {
             Some(fault) if verifiers.is_empty() => Err(Invalid { path: "jwt_source".to_owned(), ..fault }),
             _ => {
                 let keys = Keys::Own(verifiers.into(), secret);
-                Ok(Self { keys, algorithms, conf, sessions: papaya::HashMap::new() })
+                Ok(Self { keys, algorithms, conf, sessions: SessionsOfPolicies::default() })
             }
         }
     }
@@ -255,7 +253,9 @@ impl Tokens {
         self.check_times(&claims, unix_ms / 1000)?;
         let identity = self.identity(&header, &claims).ok_or((403, "no suitable claims for user ID were found"))?;
         let policies = self.policies(&claims)?;
-        Ok(Caller { session: self.session(&policies, org, sessions)?, identity })
+        let unknown = (403, "key not authorized: no matching policy");
+        let session = self.sessions.find(&policies, org, sessions).map_err(|_| unknown)?;
+        Ok(Caller { session, identity })
     }
 
     fn check_times(&self, claims: &Value, now: u64) -> Result<(), Refusal> {
@@ -309,36 +309,16 @@ impl Tokens {
         }
         if found.is_empty() { Err((403, "key not authorized: no matching policy found")) } else { Ok(found) }
     }
-
-    /// The session of policies, which is kept until they change.
-    fn session(&self, ids: &[String], org: &str, sessions: &Sessions) -> Result<Arc<Session>, Refusal> {
-        const UNKNOWN: Refusal = (403, "key not authorized: no matching policy");
-        let name = ids.join("\n");
-        let policies = sessions.policies();
-        let kept = self.sessions.pin();
-        if let Some((of, session)) = kept.get(name.as_str())
-            && Arc::ptr_eq(of, &policies)
-        {
-            return Ok(Arc::clone(session));
-        }
-        let written = json!({ "org_id": org, "apply_policies": ids });
-        let session = Arc::new(sessions.compile_apart(&written).map_err(|_| UNKNOWN)?);
-        if kept.len() >= MOST_SESSIONS {
-            kept.clear();
-        }
-        kept.insert(name.into(), (policies, Arc::clone(&session)));
-        Ok(session)
-    }
 }
 
 impl Sets {
     /// True if one of the keys verifies a token.
     fn verify(&self, text: &str, now_ms: u64) -> Result<bool, Stop> {
         let held = self.held.pin();
-        let Some((sets, fetched)) = held.get(&()) else { return Err(Stop::NeedsKeys) };
+        let Some((sets, fetched)) = held.get(&()) else { return Err(Stop::Waits(Wait::Keys)) };
         let age = now_ms.saturating_sub(*fetched);
         if age > SET_MS {
-            return Err(Stop::NeedsKeys);
+            return Err(Stop::Waits(Wait::Keys));
         }
         let Some(token) = Jwt::parse(text) else { return Ok(false) };
         let mut verdicts = sets.iter().flatten().map(|set| set.verify(&token));
@@ -348,7 +328,7 @@ impl Sets {
             verdict == Verdict::Good
         });
         if !is_good && !is_known && age > AGAIN_MS {
-            return Err(Stop::NeedsKeys);
+            return Err(Stop::Waits(Wait::Keys));
         }
         Ok(is_good)
     }

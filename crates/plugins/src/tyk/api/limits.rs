@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, RequestCx};
+use weir_plugin::BuildCx;
 
 use super::Refusal;
 use crate::traffic::PlanCounts;
@@ -28,7 +28,8 @@ const FOR_EVER: u64 = 100 * 365 * 86_400_000;
 /// Refusal where there is no room for another count.
 const NO_ROOM: Refusal = (500, "There is no room for another count (limits.limit_keys)");
 
-/// The counts of an API. Their names are made at the end of `room`, which is scratch memory.
+/// The counts of an API. Their names are made at the end of `room`, which is scratch memory; `now` are milliseconds since
+/// 1970.
 #[derive(Debug)]
 pub(super) struct Counters {
     counts: Arc<PlanCounts>,
@@ -52,18 +53,12 @@ impl Counters {
     }
 
     /// Counts a request against the limit of the whole API.
-    pub(super) fn of_api(
-        &self,
-        cx: &RequestCx<'_>,
-        room: &mut Vec<u8>,
-        tells: bool,
-        known: &mut Known,
-    ) -> Result<(), Refusal> {
+    pub(super) fn of_api(&self, now: u64, room: &mut Vec<u8>, tells: bool, known: &mut Known) -> Result<(), Refusal> {
         let Some(Rate { rate, per }) = self.global else { return Ok(()) };
         let (count, per) = (rate.ceil() as u64, (per * 1000.0) as u64);
-        let taken = self.take(cx, room, &["tyk api ", &self.api], count, per)?;
+        let taken = self.take(now, room, &["tyk api ", &self.api], count, per)?;
         if tells {
-            tell(cx, count, taken, known);
+            tell(now, count, taken, known);
         }
         if taken.passed { Ok(()) } else { Err((429, "API Rate Limit Exceeded")) }
     }
@@ -71,7 +66,7 @@ impl Counters {
     /// Counts a request against the limit of one path of the API.
     pub(super) fn of_path(
         &self,
-        cx: &RequestCx<'_>,
+        now: u64,
         room: &mut Vec<u8>,
         (path, method, Rate { rate, per }): (&str, &str, Rate),
     ) -> Result<(), Refusal> {
@@ -79,14 +74,14 @@ impl Counters {
             return Ok(());
         }
         let name = ["tyk api ", &self.api, ":", method, ":", path];
-        let taken = self.take(cx, room, &name, rate.ceil() as u64, (per * 1000.0) as u64)?;
+        let taken = self.take(now, room, &name, rate.ceil() as u64, (per * 1000.0) as u64)?;
         if taken.passed { Ok(()) } else { Err((429, "API Rate Limit Exceeded")) }
     }
 
     /// Counts a request against a rate. The last change of the session begins a new window.
     pub(super) fn rate(
         &self,
-        cx: &RequestCx<'_>,
+        now: u64,
         room: &mut Vec<u8>,
         scope: &Scope<'_>,
         limits: &Limits,
@@ -95,9 +90,9 @@ impl Counters {
         let Some(rate) = limits.rate else { return Ok(()) };
         let Scope { session, name, apart } = scope;
         let name = ["tyk rate ", name, ":", apart, ":", &session.last_updated];
-        let taken = self.take(cx, room, &name, rate, limits.per)?;
+        let taken = self.take(now, room, &name, rate, limits.per)?;
         if let Some(known) = known {
-            tell(cx, rate, taken, known);
+            tell(now, rate, taken, known);
         }
         if taken.passed { Ok(()) } else { Err((429, "Rate Limit Exceeded")) }
     }
@@ -105,7 +100,7 @@ impl Counters {
     /// Counts a request against a quota, and keeps what clients are told of it unless they are told of the rate.
     pub(super) fn quota(
         &self,
-        cx: &RequestCx<'_>,
+        now: u64,
         room: &mut Vec<u8>,
         scope: &Scope<'_>,
         limits: &Limits,
@@ -121,12 +116,12 @@ impl Counters {
         let window = limits.renewal.unwrap_or(FOR_EVER).min(FOR_EVER);
         let start = room.len();
         write_quota_name(name, apart, session.quota_epoch, room);
-        let taken = self.ask(cx, room.get(start..).unwrap_or_default(), quota, window, window);
+        let taken = self.ask(now, room.get(start..).unwrap_or_default(), quota, window, window);
         room.truncate(start);
         let taken = taken?;
         if let Some(known) = known {
             let reset = match limits.renewal {
-                Some(_) => (cx.unix_ms() + taken.reset).div_ceil(1000) as i64,
+                Some(_) => (now + taken.reset).div_ceil(1000) as i64,
                 None => session.quota_renews,
             };
             known.told = [limits.quota_max, taken.remaining as i64, reset];
@@ -135,31 +130,24 @@ impl Counters {
     }
 
     /// Counts in a window that ends with the process.
-    fn take(
-        &self,
-        cx: &RequestCx<'_>,
-        room: &mut Vec<u8>,
-        name: &[&str],
-        count: u64,
-        per: u64,
-    ) -> Result<Taken, Refusal> {
+    fn take(&self, now: u64, room: &mut Vec<u8>, name: &[&str], count: u64, per: u64) -> Result<Taken, Refusal> {
         let start = room.len();
         name.iter().for_each(|part| room.extend_from_slice(part.as_bytes()));
-        let taken = self.ask(cx, room.get(start..).unwrap_or_default(), count, per, 0);
+        let taken = self.ask(now, room.get(start..).unwrap_or_default(), count, per, 0);
         room.truncate(start);
         taken
     }
 
     /// Counts in a window that begins with its first request. It outlives the process if `kept` is long enough.
-    fn ask(&self, cx: &RequestCx<'_>, name: &[u8], count: u64, window: u64, kept: u64) -> Result<Taken, Refusal> {
+    fn ask(&self, now: u64, name: &[u8], count: u64, window: u64, kept: u64) -> Result<Taken, Refusal> {
         let quota = Quota { count: count.clamp(1, MAX_COUNT), window: window.max(1), kind: WindowKind::Fixed };
         let charge = Charge { period: kept, ..Charge::one(&quota) };
-        self.counts.charge(name, cx.unix_ms(), &charge).map_err(|_| NO_ROOM)
+        self.counts.charge(name, now, &charge).map_err(|_| NO_ROOM)
     }
 }
 
-fn tell(cx: &RequestCx<'_>, limit: u64, taken: Taken, known: &mut Known) {
-    let reset = (cx.unix_ms() + taken.reset).div_ceil(1000);
+fn tell(now: u64, limit: u64, taken: Taken, known: &mut Known) {
+    let reset = (now + taken.reset).div_ceil(1000);
     known.told = [limit as i64, taken.remaining as i64, reset as i64];
 }
 

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use weir_plugin::{Invalid, RequestCx, ResponseCx};
 use weir_wire::name::FieldName;
 
-use super::values::{Text, Values};
-use crate::tyk::sessions::Session;
+use super::values::{Meta, Text, Values};
 
 /// Changes at one path.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -57,25 +56,25 @@ impl Edits {
         self.delete.is_empty() && self.add.is_empty()
     }
 
-    pub(super) fn change_request(&self, cx: &mut RequestCx<'_>, session: Option<&Session>, has_context: bool) {
+    pub(super) fn change_request(&self, cx: &mut RequestCx<'_>, meta: Option<&Meta>, has_context: bool) {
         self.delete.iter().for_each(|name| cx.request_mut().remove_field(name));
         for (name, text) in &self.add {
             let mut value = Vec::new();
             let (request, source) = (cx.request(), cx.source());
-            text.write(&Values { request, source, session, has_context, captured: &[] }, &mut value);
+            text.write(&Values { request, source, meta, has_context, captured: &[] }, &mut value);
             value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
             cx.request_mut().set_field(name, &value);
         }
     }
 
-    pub(super) fn change_response(&self, cx: &mut ResponseCx<'_>, session: Option<&Session>, has_context: bool) {
+    pub(super) fn change_response(&self, cx: &mut ResponseCx<'_>, meta: Option<&Meta>, has_context: bool) {
         for name in &self.delete {
             cx.remove_field(name);
         }
         for (name, text) in &self.add {
             let mut value = Vec::new();
             let (request, source) = (cx.request(), cx.source());
-            text.write(&Values { request, source, session, has_context, captured: &[] }, &mut value);
+            text.write(&Values { request, source, meta, has_context, captured: &[] }, &mut value);
             value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
             cx.set_field(name, &value);
         }

@@ -10,10 +10,9 @@ use weir_plugin::{BuildCx, Invalid, Request, RequestCx};
 
 use super::Whole;
 use super::target::{self, Base};
-use super::values::{Text, Values};
+use super::values::{Meta, Text, Values};
 use crate::query;
 use crate::tyk::patterns;
-use crate::tyk::sessions::Session;
 
 /// A rewrite.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -154,13 +153,7 @@ impl Rewrite {
     }
 
     /// Settles the target of a request that has the pattern; false for any other. Context variables have values in any case.
-    pub(super) fn apply(
-        &self,
-        cx: &mut RequestCx<'_>,
-        whole: &Whole<'_>,
-        base: &Base,
-        session: Option<&Session>,
-    ) -> bool {
+    pub(super) fn apply(&self, cx: &mut RequestCx<'_>, whole: &Whole<'_>, base: &Base, meta: Option<&Meta>) -> bool {
         let mut given = Vec::new();
         let rest = target::rest(cx.request(), whole);
         if !rest.starts_with(b"/") {
@@ -177,11 +170,11 @@ impl Rewrite {
             .triggers
             .iter()
             .enumerate()
-            .find(|(number, trigger)| trigger.holds(*number, cx.request(), &given, session, &mut captured));
+            .find(|(number, trigger)| trigger.holds(*number, cx.request(), &given, meta, &mut captured));
         let to = to.map_or(&self.to, |(_, trigger)| &trigger.to);
         let (request, source) = (cx.request(), cx.source());
         let mut text = Vec::new();
-        to.text.write(&Values { request, source, session, has_context: true, captured: &captured }, &mut text);
+        to.text.write(&Values { request, source, meta, has_context: true, captured: &captured }, &mut text);
         let mut made = Vec::new();
         expand(&text, &groups, &mut made);
         made.retain(|byte| !byte.is_ascii_control() && *byte != b' ');
@@ -249,11 +242,11 @@ impl Trigger {
         number: usize,
         request: &Request,
         given: &[u8],
-        session: Option<&Session>,
+        meta: Option<&Meta>,
         captured: &mut Vec<(String, Vec<u8>)>,
     ) -> bool {
         let mut holds = |(place, name, pattern, reverse): &(Place, String, Regex, bool)| {
-            let (value, shown) = place.value(name, request, given, session);
+            let (value, shown) = place.value(name, request, given, meta);
             let found = value.as_ref().and_then(|value| pattern.find(value));
             if let Some(found) = &found {
                 captured.push((format!("trigger-{number}-{shown}-0"), found.as_bytes().to_vec()));
@@ -269,13 +262,7 @@ impl Trigger {
 
 impl Place {
     /// A value, and the name under which it is captured.
-    fn value(
-        self,
-        name: &str,
-        request: &Request,
-        given: &[u8],
-        session: Option<&Session>,
-    ) -> (Option<Vec<u8>>, String) {
+    fn value(self, name: &str, request: &Request, given: &[u8], meta: Option<&Meta>) -> (Option<Vec<u8>>, String) {
         match self {
             Self::Header => (request.field_str(name).map(<[u8]>::to_vec), canonical(name)),
             Self::Query => {
@@ -292,7 +279,7 @@ impl Place {
                 (Some(path.to_vec()), name.to_owned())
             }
             Self::Meta => {
-                let value = session.and_then(|session| session.meta.get(name));
+                let value = meta.and_then(|meta| meta.get(name));
                 let value =
                     value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned).into_bytes());
                 (value, name.to_owned())

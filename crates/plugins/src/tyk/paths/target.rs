@@ -77,6 +77,21 @@ pub(super) fn write(cx: &mut RequestCx<'_>, whole: &Whole<'_>, base: &Base) {
     request.upstream.target = target;
 }
 
+/// Settles the target of a request whose path and query a script has changed.
+pub(super) fn write_url(cx: &mut RequestCx<'_>, whole: &Whole<'_>, base: &Base, url: &[u8]) {
+    let mut parts = url.splitn(2, |byte| *byte == b'?');
+    let (path, query) = (parts.next().unwrap_or_default(), parts.next());
+    let rest = match whole.strip {
+        true => path.get(whole.listen.length_of(path)..).unwrap_or_default(),
+        false => path,
+    };
+    let request = cx.request_mut();
+    let mut target = std::mem::take(&mut request.upstream.target);
+    target.clear();
+    base.join(rest, query.or(request.query()), &mut target);
+    request.upstream.target = target;
+}
+
 /// An upstream with the nodes and the scheme of a URL.
 pub(super) fn at_url(upstream: &Map<String, Value>, url: &str) -> Result<Map<String, Value>, Invalid> {
     let expected = || Invalid::new("", format!("expected a URL such as http://example.com:8080/path, found '{url}'"));

@@ -5,7 +5,8 @@ use weir_plugin::Request;
 use weir_wire::name::FieldName;
 use weir_wire::query;
 
-use crate::tyk::sessions::Session;
+/// `meta_data` of the caller.
+pub(super) type Meta = serde_json::Map<String, serde_json::Value>;
 
 /// A text with variables.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ enum Context {
 pub(super) struct Values<'v> {
     pub(super) request: &'v Request,
     pub(super) source: &'v dyn Source,
-    pub(super) session: Option<&'v Session>,
+    pub(super) meta: Option<&'v Meta>,
     /// True if `$tyk_context` has values.
     pub(super) has_context: bool,
     /// Captures of triggers, by names.
@@ -75,7 +76,7 @@ impl Text {
         for part in &self.0 {
             match part {
                 Part::Literal(text) => out.extend_from_slice(text),
-                Part::Meta(name) => match values.session.and_then(|session| session.meta.get(&**name)) {
+                Part::Meta(name) => match values.meta.and_then(|meta| meta.get(&**name)) {
                     Some(serde_json::Value::String(text)) => out.extend_from_slice(text.as_bytes()),
                     None | Some(serde_json::Value::Null) => {}
                     // Writing into a vector does not fail.

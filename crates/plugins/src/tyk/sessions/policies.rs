@@ -12,6 +12,10 @@ pub type Policies = HashMap<String, Value>;
 /// Parts of a policy that may be applied apart.
 const PARTITIONS: [&str; 4] = ["quota", "rate_limit", "acl", "complexity"];
 
+/// Fields of a policy that limit each API where the policy is `per_api`.
+const OF_LIMIT: [&str; 6] =
+    ["rate", "per", "quota_max", "quota_renewal_rate", "throttle_interval", "throttle_retry_limit"];
+
 /// A session with the policies that it names applied.
 ///
 /// # Errors
@@ -127,9 +131,8 @@ impl Merged {
                 let scope = if has_own { api } else { id };
                 fields.insert("allowance_scope".to_owned(), scope.into());
                 if !has_own {
-                    let of_policy = ["rate", "per", "quota_max", "quota_renewal_rate"];
-                    let limit =
-                        of_policy.iter().filter_map(|name| Some(((*name).to_owned(), policy.get(*name)?.clone())));
+                    let of_policy = OF_LIMIT.iter();
+                    let limit = of_policy.filter_map(|name| Some(((*name).to_owned(), policy.get(*name)?.clone())));
                     fields.insert("limit".to_owned(), Value::Object(limit.collect()));
                 }
             } else {

@@ -1,5 +1,7 @@
 //! A session: what a key allows, in the form in which a request needs it.
 
+use std::sync::Arc;
+
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
 
@@ -33,7 +35,7 @@ pub struct Session {
     /// Second of the last change, which begins a new window of the rate.
     pub last_updated: Box<str>,
     /// `meta_data`, which rewrites and headers read.
-    pub meta: Map<String, Value>,
+    pub meta: Arc<Map<String, Value>>,
     /// The alias.
     pub alias: Box<str>,
     /// The tags.
@@ -55,6 +57,10 @@ pub struct Limits {
     pub quota_max: i64,
     /// Milliseconds until the quota begins anew; none: never.
     pub renewal: Option<u64>,
+    /// Milliseconds for which a request beyond the rate is held before it is counted again.
+    pub throttle_interval: u64,
+    /// Number of times that a request beyond the rate is held; 0: it is refused at once.
+    pub throttle_retries: u32,
 }
 
 /// Rights of a key to one API.
@@ -130,6 +136,8 @@ impl Limits {
             quota: u64::try_from(quota_max).ok().filter(|quota| *quota > 0),
             quota_max,
             renewal: u64::try_from(renewal).ok().filter(|renewal| *renewal > 0).map(|renewal| renewal * 1000),
+            throttle_interval: (float(value.get("throttle_interval")).max(0.0) * 1000.0) as u64,
+            throttle_retries: u32::try_from(number(value.get("throttle_retry_limit"))).unwrap_or_default(),
         }
     }
 }
@@ -179,7 +187,7 @@ impl Session {
             quota_renews: number(value.get("quota_renews")),
             quota_epoch: epoch,
             last_updated: text(value, "last_updated").into(),
-            meta: value.get("meta_data").and_then(Value::as_object).cloned().unwrap_or_default(),
+            meta: Arc::new(value.get("meta_data").and_then(Value::as_object).cloned().unwrap_or_default()),
             alias: text(value, "alias").into(),
             tags: texts(value.get("tags")),
             policies: texts(value.get("apply_policies")),

@@ -1,0 +1,40 @@
+// What scripts of Tyk's users find: the objects that their middleware is made of.
+var TykJS = { TykMiddleware: {} };
+
+TykJS.TykMiddleware.NewMiddleware = function (configuration) {
+  this.configuration = configuration;
+};
+
+TykJS.TykMiddleware.NewMiddleware.prototype.NewProcessRequest = function (callback) {
+  this.ProcessRequest = callback;
+};
+
+TykJS.TykMiddleware.NewMiddleware.prototype.ReturnData = function (request, meta) {
+  return { Request: request, SessionMeta: meta };
+};
+
+TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessRequest = function (request, session, config) {
+  if (typeof this.ProcessRequest !== "function") {
+    throw new Error("NewProcessRequest was not called");
+  }
+  request.Body = b64dec(request.Body);
+  var result = this.ProcessRequest(request, session, config);
+  if (!result || !result.Request) {
+    throw new Error("the middleware has not returned ReturnData(request, session.meta_data)");
+  }
+  result.Request.Body = b64enc(result.Request.Body);
+  return result;
+};
+
+// The way in: the middleware with a global name, and its arguments as JSON. `let` and `const` make no properties of the
+// global object, so the name is evaluated.
+var weirMiddleware = function (name, request, session, config) {
+  var middleware = (0, eval)(name);
+  if (!middleware || typeof middleware.DoProcessRequest !== "function") {
+    throw new Error(name + " is no middleware: expected new TykJS.TykMiddleware.NewMiddleware({})");
+  }
+  if (request === undefined) {
+    return "";
+  }
+  return JSON.stringify(middleware.DoProcessRequest(JSON.parse(request), JSON.parse(session), JSON.parse(config)));
+};

@@ -1,0 +1,156 @@
+//! HTTP requests that scripts (`TykMakeHttpRequest`) and events make: a connection of its own for each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use weir_net::{Network, Stream};
+use weir_wire::method::Method;
+use weir_wire::name::FieldName;
+
+use crate::requests::batch_requests::connection::{Connection, Fault};
+use crate::tyk::batch::canonical;
+
+/// Most bytes of an answer.
+const MOST_ANSWER: usize = 4 << 20;
+
+/// The way to services.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    network: Arc<Network>,
+}
+
+/// A request as scripts write it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Asked {
+    #[serde(alias = "method", rename = "Method")]
+    method: String,
+    #[serde(alias = "body", rename = "Body")]
+    body: String,
+    #[serde(alias = "headers", rename = "Headers")]
+    headers: BTreeMap<String, String>,
+    #[serde(alias = "domain", rename = "Domain")]
+    domain: String,
+    #[serde(alias = "resource", rename = "Resource")]
+    resource: String,
+    #[serde(alias = "formData", alias = "formdata", rename = "FormData")]
+    form: BTreeMap<String, String>,
+}
+
+/// An answer as scripts read it.
+fn answered(code: u16, headers: &Value, body: &str) -> String {
+    json!({ "Code": code, "Body": body, "Headers": headers, "code": code, "body": body, "headers": headers })
+        .to_string()
+}
+
+/// The answer where there is none.
+pub(super) fn failed(reason: &str) -> String {
+    answered(0, &json!({}), reason)
+}
+
+impl Fetch {
+    pub(super) fn new(network: &Arc<Network>) -> Self {
+        Self { network: Arc::clone(network) }
+    }
+
+    /// Makes a request; its answer.
+    pub(super) async fn answer(&self, request: &str) -> String {
+        match self.ask(request).await {
+            Ok(answer) => answer,
+            Err(reason) => {
+                tracing::warn!(reason, "a request of a script or an event has no answer");
+                failed(&reason)
+            }
+        }
+    }
+
+    async fn ask(&self, request: &str) -> Result<String, String> {
+        let asked: Asked = serde_json::from_str(request).map_err(|error| format!("the request is no JSON: {error}"))?;
+        let url = format!("{}{}", asked.domain, asked.resource);
+        let (scheme, rest) = url.split_once("://").ok_or("expected a Domain such as http://example.com")?;
+        let is_tls = match scheme {
+            "http" => false,
+            "https" => true,
+            _ => return Err("expected a Domain with http or https".to_owned()),
+        };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+                (host, port.parse::<u16>().map_err(|_| "the port of the Domain is no number")?)
+            }
+            _ => (authority, if is_tls { 443 } else { 80 }),
+        };
+        let message = asked.message(authority, target)?;
+        let method = Method::parse(asked.method().as_bytes());
+        let setup = is_tls.then(|| self.network.tls(true)).transpose()?;
+        let bare = host.trim_matches(['[', ']']);
+        if bare.is_empty() || bare.contains(['/', '@']) {
+            return Err("expected a Domain with a host".to_owned());
+        }
+        let stream = Stream::connect(bare, port, setup.as_ref(), host, self.network.names()).await;
+        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+        let answer = Connection::new(Box::new(stream)).ask(&message, method, MOST_ANSWER).await;
+        let (answer, _) = answer.map_err(|fault| match fault {
+            Fault::NoRoom => "there is no room for the answer".to_owned(),
+            Fault::Broken(reason) => reason.to_owned(),
+        })?;
+        let mut headers = Map::new();
+        for (name, value) in answer.fields {
+            if let Value::Array(list) = headers.entry(canonical(&name)).or_insert_with(|| json!([])) {
+                list.push(value.into());
+            }
+        }
+        let body = answer.body.transpose()?.unwrap_or_default();
+        Ok(answered(answer.status, &Value::Object(headers), &String::from_utf8_lossy(&body)))
+    }
+}
+
+impl Asked {
+    fn method(&self) -> &str {
+        if self.method.is_empty() { "GET" } else { &self.method }
+    }
+
+    /// The whole request.
+    fn message(&self, authority: &str, target: &str) -> Result<Vec<u8>, String> {
+        let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_sendable(target) || !is_sendable(authority) || Method::parse(self.method().as_bytes()) == Method::Other {
+            return Err("the method or the URL of the request cannot be sent".to_owned());
+        }
+        let mut body = self.body.clone().into_bytes();
+        if !self.form.is_empty() {
+            body.clear();
+            for (name, value) in &self.form {
+                if !body.is_empty() {
+                    body.push(b'&');
+                }
+                weir_wire::query::encode(name.as_bytes(), &mut body);
+                body.push(b'=');
+                weir_wire::query::encode(value.as_bytes(), &mut body);
+            }
+        }
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        let mut text =
+            format!("{} {slash}{target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n", self.method());
+        for (name, value) in &self.headers {
+            const OWN: [&str; 4] = ["host", "connection", "content-length", "transfer-encoding"];
+            let is_good = FieldName::new(name).is_some() && value.bytes().all(weir_wire::is_field_byte);
+            if !is_good {
+                return Err(format!("the header '{name}' of the request cannot be sent"));
+            }
+            if !OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+                text.push_str(&format!("{name}: {value}\r\n"));
+            }
+        }
+        let has_type = self.headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
+        if !self.form.is_empty() && !has_type {
+            text.push_str("Content-Type: application/x-www-form-urlencoded\r\n");
+        }
+        text.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        let mut message = text.into_bytes();
+        message.append(&mut body);
+        Ok(message)
+    }
+}

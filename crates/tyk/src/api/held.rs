@@ -1,0 +1,95 @@
+//! The sessions of keys where they are kept: in this process and its data directory, or in a Redis.
+
+use serde_json::Value;
+use weir_plugins::tyk::ApiRequest;
+use weir_plugins::tyk::sessions::{RemoteSessions, Session};
+
+use super::GatewayApi;
+
+/// The sessions of keys.
+pub(super) struct Held<'r> {
+    api: &'r GatewayApi,
+    /// `None`: in this process.
+    remote: Option<&'r RemoteSessions>,
+}
+
+/// A fault: status and text.
+type Fault = (u16, String);
+
+fn failed(text: String) -> Fault {
+    (500, text)
+}
+
+impl<'r> Held<'r> {
+    /// The sessions that a request is about.
+    pub(super) fn of(api: &'r GatewayApi, request: &'r ApiRequest) -> Self {
+        Self { api, remote: request.remote.as_ref() }
+    }
+
+    /// The fields of a session as they were written.
+    pub(super) fn written(&self, name: &str) -> Result<Option<Value>, Fault> {
+        match self.remote {
+            Some(remote) => remote.get(name).map_err(failed),
+            None => Ok(self.api.sessions.written(name)),
+        }
+    }
+
+    /// True if a session has a right to an API.
+    pub(super) fn has_right(&self, name: &str, api: &str) -> Result<bool, Fault> {
+        let session = match self.remote {
+            Some(_) => {
+                let written = self.written(name)?;
+                written.and_then(|written| self.api.sessions.compile_apart(&written).ok()).map(Into::into)
+            }
+            None => self.api.sessions.compiled(name),
+        };
+        Ok(session.is_some_and(|session| session.right(api).is_some()))
+    }
+
+    /// Names of all sessions, in their order.
+    pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
+        match self.remote {
+            Some(remote) => remote.names().map_err(failed),
+            None => Ok(self.api.sessions.names()),
+        }
+    }
+
+    /// Stores a session, and then serves it. With `keeps_counts` its quotas go on, else they begin anew.
+    pub(super) fn put(&self, name: &str, session: &Value, keeps_counts: bool) -> Result<(), Fault> {
+        let Some(remote) = self.remote else { return self.api.put(name, session, keeps_counts) };
+        remote.put(name, session).map_err(failed)?;
+        if keeps_counts {
+            return Ok(());
+        }
+        let compiled = self.api.sessions.compile_apart(session).map_err(failed)?;
+        let scopes = compiled.rights.iter().filter_map(|right| right.limits.as_ref()).map(|(_, scope)| &**scope);
+        std::iter::once("").chain(scopes).try_for_each(|scope| remote.reset_quota(scope, name)).map_err(failed)
+    }
+
+    /// Removes a session.
+    pub(super) fn remove(&self, name: &str) -> Result<(), Fault> {
+        if let Some(remote) = self.remote {
+            return remote.remove(name).map(drop).map_err(failed);
+        }
+        if let Some(storage) = &self.api.storage {
+            storage.remove(name).map_err(|error| (500, format!("storage: {error}")))?;
+        }
+        self.api.sessions.remove(name);
+        Ok(())
+    }
+
+    /// Requests that are left of the quota of a session, and the second since 1970 at which it begins anew.
+    pub(super) fn quota(&self, name: &str, written: &Value, now_ms: u64) -> Result<Option<(u64, Option<u64>)>, Fault> {
+        let Some(remote) = self.remote else {
+            let Some(session) = self.api.sessions.compiled(name) else { return Ok(None) };
+            let Some(quota) = session.limits.quota else { return Ok(None) };
+            let (used, ends) = session.quota_used(&self.api.counts, now_ms);
+            return Ok(Some((quota.saturating_sub(used), ends)));
+        };
+        let session: Result<Session, String> = self.api.sessions.compile_apart(written);
+        let Some(quota) = session.ok().and_then(|session| session.limits.quota) else { return Ok(None) };
+        let counted = remote.quota("", name).map_err(failed)?;
+        let ends = counted.left.map(|left| (now_ms + left).div_ceil(1000));
+        Ok(Some((quota.saturating_sub(counted.used), ends)))
+    }
+}

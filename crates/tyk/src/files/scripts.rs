@@ -1,0 +1,71 @@
+//! Scripts of middleware and templates that API definitions name.
+
+use serde_json::Value;
+
+/// Adds the paths of the scripts and templates that a definition names, in either form.
+pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
+    let Ok(definition) = serde_json::from_str::<Value>(definition) else { return };
+    add_templates(&definition, paths);
+    let at = |path: &str| path.split('.').try_fold(&definition, |value, name| value.get(name));
+    let driver =
+        at("custom_middleware.driver").or_else(|| at("x-tyk-api-gateway.middleware.global.pluginConfig.driver"));
+    if !is_script(driver.and_then(Value::as_str).unwrap_or_default()) {
+        return;
+    }
+    for list in [
+        "custom_middleware.pre",
+        "custom_middleware.post_key_auth",
+        "custom_middleware.post",
+        "x-tyk-api-gateway.middleware.global.prePlugins",
+        "x-tyk-api-gateway.middleware.global.postAuthenticationPlugins",
+        "x-tyk-api-gateway.middleware.global.postPlugins",
+    ] {
+        for hook in at(list).and_then(Value::as_array).into_iter().flatten() {
+            let is_off =
+                hook.get("disabled") == Some(&Value::Bool(true)) || hook.get("enabled") == Some(&Value::Bool(false));
+            let path = hook.get("path").and_then(Value::as_str).filter(|path| !path.is_empty() && !is_off);
+            if let Some(path) = path.filter(|path| !paths.iter().any(|known| known == path)) {
+                paths.push(path.to_owned());
+            }
+        }
+    }
+}
+
+/// Adds the paths of templates that are in files.
+fn add_templates(definition: &Value, paths: &mut Vec<String>) {
+    let mut push = |path: &Value| {
+        if let Some(path) = path.as_str().filter(|path| !path.is_empty() && !paths.iter().any(|known| known == path)) {
+            paths.push(path.to_owned());
+        }
+    };
+    let versions = definition["version_data"]["versions"].as_object();
+    for version in versions.into_iter().flat_map(|versions| versions.values()) {
+        for list in ["transform", "transform_response"] {
+            let entries = version["extended_paths"][list].as_array();
+            for data in entries.into_iter().flatten().map(|entry| &entry["template_data"]) {
+                if data["template_mode"] == "file" {
+                    push(&data["template_source"]);
+                }
+            }
+        }
+    }
+    let events = definition["event_handlers"]["events"].as_object();
+    for handler in events.into_iter().flat_map(|events| events.values()).filter_map(Value::as_array).flatten() {
+        if handler["handler_name"] == "eh_web_hook_handler" {
+            push(&handler["handler_meta"]["template_path"]);
+        }
+    }
+    let operations = definition["x-tyk-api-gateway"]["middleware"]["operations"].as_object();
+    for operation in operations.into_iter().flat_map(|operations| operations.values()) {
+        for part in ["transformRequestBody", "transformResponseBody"].map(|name| &operation[name]) {
+            if part["enabled"] == true && part["body"].as_str().is_none_or(str::is_empty) {
+                push(&part["path"]);
+            }
+        }
+    }
+}
+
+/// True for the driver of scripts in JavaScript.
+pub(crate) fn is_script(driver: &str) -> bool {
+    matches!(driver, "" | "otto" | "javascript")
+}

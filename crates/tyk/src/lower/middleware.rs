@@ -1,0 +1,117 @@
+//! Middleware in JavaScript, and handlers of events.
+
+use weir_config::{Diagnostic, Kind, Node};
+
+use super::{Scripts, list, map, number, text};
+use crate::conf::Conf;
+use crate::definition::{Definition, is_on};
+use crate::files::scripts::is_script;
+
+/// Reason for which middleware in other languages is refused.
+const OTHER: &str = "only middleware in JavaScript is supported: take it out, or ask a service in the upstream's place";
+
+/// Adds the plugins of the hooks that an API has.
+pub(super) fn add(
+    api: &Definition,
+    id: &str,
+    (conf, scripts): (&Conf, &Scripts),
+    plugins: &mut Node,
+    found: &mut Vec<Diagnostic>,
+) {
+    let hooks = |name: &str| -> Vec<Node> {
+        let hooks = api.at(&format!("custom_middleware.{name}")).and_then(Node::as_seq).unwrap_or_default();
+        let is_off = |hook: &Node| hook.get("disabled").is_some_and(|disabled| disabled.kind == Kind::Bool(true));
+        hooks.iter().filter(|hook| !is_off(hook)).cloned().collect()
+    };
+    let pre = hooks("pre");
+    let post = [hooks("post_key_auth"), hooks("post")].concat();
+    let driver = api.text("custom_middleware.driver");
+    let has_hooks = !pre.is_empty() || !post.is_empty();
+    if has_hooks && !is_script(driver) {
+        found
+            .push(api.fault("custom_middleware.driver", format!("middleware in '{driver}' is not supported: {OTHER}")));
+        return;
+    }
+    for (plugin, hooks) in [("pre", pre), ("post", post)] {
+        if !hooks.is_empty()
+            && let Some(made) = self::plugin(api, id, plugin, &hooks, (conf, scripts), found)
+        {
+            plugins.insert(plugin, made);
+        }
+    }
+}
+
+/// The handlers of events; `None` without any.
+pub(super) fn events(api: &Definition, scripts: &Scripts, found: &mut Vec<Diagnostic>) -> Option<Node> {
+    let mark = api.node.mark;
+    let mut made = map(mark, []);
+    for (key, handlers) in api.at("event_handlers.events").and_then(Node::as_map)? {
+        let name = &*key.text;
+        let place = format!("event_handlers.events.{name}");
+        let handlers = handlers.as_seq().unwrap_or_default();
+        let mut live = Vec::new();
+        for handler in handlers {
+            let of = |field: &str| handler.get(field).and_then(Node::as_str).unwrap_or_default();
+            let meta = handler.get("handler_meta");
+            let is_off = meta.and_then(|meta| meta.get("disabled")).is_some_and(|flag| flag.kind == Kind::Bool(true));
+            if is_off {
+                continue;
+            }
+            if of("handler_name") == "eh_dynamic_handler" {
+                found.push(api.doubt(&place, "handlers in JavaScript are not run"));
+                continue;
+            }
+            let mut handler = handler.clone();
+            let path = meta.and_then(|meta| meta.get("template_path")).and_then(Node::as_str).unwrap_or_default();
+            if let (Some(code), Kind::Map(fields)) = (scripts.get(path), &mut handler.kind) {
+                let meta = fields.iter_mut().find(|(key, _)| &*key.text == "handler_meta");
+                meta.into_iter().for_each(|(_, meta)| meta.insert("template_text", text(code)));
+            }
+            live.push(handler);
+        }
+        if live.is_empty() {
+            continue;
+        }
+        if !weir_plugins::tyk::is_sent(name) {
+            found.push(api.doubt(&place, "this event is not sent"));
+            continue;
+        }
+        made.insert(name, list(mark, live));
+    }
+    (made.as_map().is_some_and(|made| !made.is_empty())).then_some(made)
+}
+
+fn plugin(
+    api: &Definition,
+    id: &str,
+    plugin: &str,
+    hooks: &[Node],
+    (conf, scripts): (&Conf, &Scripts),
+    found: &mut Vec<Diagnostic>,
+) -> Option<Node> {
+    let mark = api.node.mark;
+    let (mut texts, mut paths, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for hook in hooks {
+        let of = |field: &str| hook.get(field).and_then(Node::as_str).unwrap_or_default();
+        let (name, path) = (of("name"), of("path"));
+        names.push(text(name));
+        if paths.contains(&path) || path.is_empty() {
+            continue;
+        }
+        let Some(code) = scripts.get(path) else {
+            let fault = format!("the script '{path}' is read only with a tyk.conf or a folder of definitions");
+            found.push(api.fault(&format!("custom_middleware.{plugin}"), fault));
+            return None;
+        };
+        paths.push(path);
+        texts.push(map(mark, [("path", text(path)), ("text", text(code))]));
+    }
+    let mut made = map(mark, [("api_id", text(id)), ("org_id", text(api.text("org_id")))]);
+    made.insert("scripts", list(mark, texts));
+    made.insert("middleware", list(mark, names));
+    made.insert("timeout", number(conf.jsvm_timeout.into()));
+    if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
+        made.insert("config_data", data.clone());
+    }
+    Some(made)
+}

@@ -1,0 +1,212 @@
+//! Middleware in JavaScript, in the form in which Tyk's users have it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{Site, error, keyed, keyless, right, send, told};
+use crate::harness::{Answer, Origin, weir};
+
+/// Writes a script into the folder `middleware`.
+fn script(site: &Site, name: &str, text: &str) {
+    fs::create_dir_all(site.folder.path().join("middleware")).expect("create a folder");
+    site.write(&format!("middleware/{name}.js"), text);
+}
+
+/// A middleware with this function.
+fn middleware(name: &str, body: &str) -> String {
+    format!(
+        "var {name} = new TykJS.TykMiddleware.NewMiddleware({{}});\n\n{name}.NewProcessRequest(function(request, session, config) {{\n{body}\nreturn {name}.ReturnData(request, session.meta_data);\n}});\n\nlog(\"{name} initialised\");\n"
+    )
+}
+
+/// A definition with middleware.
+fn scripted(mut definition: Value, pre: &[&str], post: &[&str]) -> Value {
+    let hooks = |names: &[&str]| {
+        let hook =
+            |name: &&str| json!({"name": name, "path": format!("./middleware/{name}.js"), "require_session": false});
+        names.iter().map(hook).collect::<Vec<_>>()
+    };
+    definition["custom_middleware"] = json!({"pre": hooks(pre), "post": hooks(post), "driver": "otto"});
+    definition
+}
+
+#[test]
+fn scripts_change_requests_and_answer() {
+    let service = Origin::answering(|request| {
+        let asked = format!("{} {} {}", request.method, request.target, request.field("X-S").unwrap_or_default());
+        Answer::ok(&asked)
+    });
+    let site = Site::new();
+    script(
+        &site,
+        "sample",
+        &middleware(
+            "sample",
+            "request.SetHeaders['X-Body'] = request.Body.length + config.APIID + config.OrgID + config.config_data.a;
+             request.SetHeaders['X-Seen'] = request.Headers['X-In'] ? request.Headers['X-In'][0] : 'none';
+             request.DeleteHeaders.push('X-Gone');
+             request.AddParams['added'] = b64enc('?') + b64dec('aGk=');
+             request.DeleteParams.push('gone');
+             request.Body = request.Body + '!';",
+        ),
+    );
+    script(
+        &site,
+        "answers",
+        &middleware(
+            "answers",
+            "if (request.Params.code) {
+                 request.ReturnOverrides.ResponseCode = parseInt(request.Params.code[0]);
+                 request.ReturnOverrides.ResponseError = 'no ' + request.Params.code[0];
+                 request.ReturnOverrides.ResponseHeaders = {'X-Own': 'o'};
+             }
+             if (request.Params.to) { request.URL = '/sc/' + request.Params.to[0]; }
+             if (request.Params.loop) { while (true) {} }
+             if (request.Params.fill) { var all = []; while (true) { all.push('x'.repeat(100000) + all.length); } }
+             if (request.Params['throw']) { throw new Error('thrown'); }",
+        ),
+    );
+    script(
+        &site,
+        "asks",
+        &middleware(
+            "asks",
+            &format!(
+                "var answer = JSON.parse(TykMakeHttpRequest(JSON.stringify({{Method: 'POST', Domain: 'http://{}', Resource: '/r', Headers: {{'X-S': 's'}}, Body: 'b'}})));
+                 request.SetHeaders['X-Answer'] = answer.Code + ' ' + answer.Body;",
+                service.node()
+            ),
+        ),
+    );
+    let mut both = scripted(keyless("sc", "/sc/", "/"), &["sample"], &["answers"]);
+    both["config_data"] = json!({"a": "A"});
+    site.api("sc", both);
+    site.api("asks", scripted(keyless("asks", "/asks/", "/"), &["asks"], &[]));
+    let gateway = crate::harness::Start::at(&site.conf(json!({"jsvm_timeout": 1, "enable_jsvm": true}))).start();
+    let response = send(&gateway, "POST /sc/a?b=1&gone=2\nX-In: in\nX-Gone: g\n\nbody");
+    assert_eq!(told(&response), (200, "body!".to_owned()), "{response:?}");
+    let request = site.origin.last();
+    assert_eq!(request.target, "/a?b=1&added=Pw%3D%3Dhi");
+    assert_eq!(
+        (request.field("X-Body"), request.field("X-Seen"), request.field("X-Gone")),
+        (Some("4sco1A"), Some("in"), None)
+    );
+    let own = send(&gateway, "GET /sc/a?code=200");
+    assert_eq!((told(&own), own.field("X-Own")), ((200, "no 200".to_owned()), Some("o")));
+    let refused = send(&gateway, "GET /sc/a?code=418");
+    assert_eq!((told(&refused), refused.field("X-Own")), ((418, error("no 418")), Some("o")));
+    assert_eq!(send(&gateway, "GET /sc/a?to=other").status, 200);
+    assert!(site.origin.last().target.starts_with("/other?to=other"), "{:?}", site.origin.last());
+    for fault in ["loop", "fill", "throw"] {
+        let failed = send(&gateway, &format!("GET /sc/a?{fault}=1"));
+        assert_eq!(told(&failed), (500, error("Middleware error")), "{fault}");
+    }
+    assert_eq!(send(&gateway, "GET /sc/a").status, 200, "others go on");
+    assert_eq!(send(&gateway, "GET /asks/").status, 200);
+    assert_eq!(site.origin.last().field("X-Answer"), Some("200 POST /r s"));
+}
+
+#[test]
+fn scripts_run_before_authentication_and_behind_it() {
+    let site = Site::new();
+    // As a file of a user has it: credentials out of an argument, in front of basic authentication.
+    script(
+        &site,
+        "credentials",
+        &middleware(
+            "credentials",
+            "if (request.Params.t) { request.SetHeaders['Authorization'] = 'Basic ' + request.Params.t[0]; }",
+        ),
+    );
+    script(
+        &site,
+        "meta",
+        &middleware(
+            "meta",
+            "request.SetHeaders['X-Alias'] = session.alias + session.meta_data.m;\nsession.meta_data.m = 'changed';",
+        ),
+    );
+    let mut basic = scripted(keyed("basic"), &["credentials"], &["meta"]);
+    basic["use_basic_auth"] = true.into();
+    basic["version_data"]["versions"]["Default"]["global_headers"] = json!({"X-Meta": "$tyk_meta.m"});
+    site.api("basic", basic);
+    let gateway = site.start();
+    let user = json!({"basic_auth_data": {"password": "pass"}, "alias": "joe", "meta_data": {"m": "M"}});
+    assert_eq!(super::ask(&gateway, "POST", "/tyk/keys/joe", &right("basic", user)).0, 200);
+    // joe:pass
+    assert_eq!(send(&gateway, "GET /basic/?t=am9lOnBhc3M%3D").status, 200);
+    let request = site.origin.last();
+    assert_eq!((request.field("X-Alias"), request.field("X-Meta")), (Some("joeM"), Some("changed")));
+    assert_eq!(send(&gateway, "GET /basic/").status, 401);
+}
+
+/// A definition as Tyk 5 exports it, with what it has in its own words.
+#[test]
+fn definitions_in_the_oas_form_have_the_same() {
+    let site = Site::new();
+    script(&site, "seen", &middleware("seen", "request.SetHeaders['X-Seen'] = config.APIID;"));
+    let template = crate::signatures::base64(b"{\"to\": \"{{.from}}\"}");
+    site.api("oas", json!({
+        "openapi": "3.0.3", "info": {"title": "oas", "version": "1"},
+        "paths": {
+            "/t": {"post": {"operationId": "tpost"}}, "/c": {"get": {"operationId": "cget"}},
+            "/b": {"get": {"operationId": "bget"}}
+        },
+        "components": {"securitySchemes": {}},
+        "x-tyk-api-gateway": {
+            "info": {"name": "oas", "id": "oas", "orgId": "o1", "dbId": "", "state": {"active": true, "internal": false}},
+            "upstream": {"url": "http://ORIGIN/"},
+            "server": {"listenPath": {"value": "/oas/", "strip": true}, "batchProcessing": {"enabled": true}},
+            "middleware": {
+                "global": {
+                    "trafficLogs": {"enabled": true}, "pluginConfig": {"driver": "otto"},
+                    "cache": {"enabled": true, "timeout": 60},
+                    "prePlugins": [{"enabled": true, "functionName": "seen", "path": "middleware/seen.js", "rawBodyOnly": false}],
+                    "postPlugins": [{"enabled": false, "functionName": "gone", "path": "middleware/gone.js"}]
+                },
+                "operations": {
+                    "tpost": {"transformRequestBody": {"enabled": true, "format": "json", "path": "", "body": template}},
+                    "cget": {"cache": {"enabled": true, "timeout": 60}},
+                    "bget": {"circuitBreaker": {"enabled": true, "threshold": 0.5, "sampleSize": 4, "coolDownPeriod": 60, "halfOpenStateEnabled": true}}
+                }
+            }
+        }
+    }));
+    let gateway = site.start();
+    let body = told(&send(&gateway, "POST /oas/t\n\n{\"from\": \"a\"}"));
+    assert_eq!(body, (200, "{\"to\": \"a\"}".to_owned()));
+    assert_eq!(site.origin.last().field("X-Seen"), Some("oas"));
+    let cached = |path: &str| send(&gateway, &format!("GET {path}")).field("X-Tyk-Cached-Response").is_some();
+    assert_eq!([cached("/oas/c"), cached("/oas/c"), cached("/oas/b"), cached("/oas/b")], [false, true, false, false]);
+    assert_eq!(send(&gateway, "POST /oas/tyk/batch/\n\n{\"requests\": []}").json(), json!([]));
+}
+
+#[test]
+fn scripts_that_cannot_run_are_refused_with_their_names() {
+    for (text, hooks, expected) in [
+        (Some("var own = {"), json!({}), "middleware/own.js"),
+        (Some("var other = 1;"), json!({}), "is not defined"),
+        (
+            Some("var own = new TykJS.TykMiddleware.NewMiddleware({}); function f() { TykSetKeyData('a', 'b', 0); }"),
+            json!({}),
+            "TykSetKeyData is not supported",
+        ),
+        (None, json!({}), "there is no such script"),
+        (Some(""), json!({"driver": "python"}), "middleware in 'python' is not supported"),
+        (Some(""), json!({"driver": "goplugin"}), "middleware in 'goplugin' is not supported"),
+    ] {
+        let site = Site::new();
+        if let Some(text) = text {
+            script(&site, "own", text);
+        }
+        let mut definition = scripted(keyless("a", "/a/", "/"), &["own"], &[]);
+        for (name, value) in hooks.as_object().expect("fields") {
+            definition["custom_middleware"][name] = value.clone();
+        }
+        site.api("a", definition);
+        let (status, out, err) = weir(&["check", &site.apps().display().to_string()]);
+        let told = out + &err;
+        assert!(status != 0 && told.contains(expected), "{expected}: {told}");
+    }
+}
