@@ -6,7 +6,6 @@ mod csv;
 mod link;
 mod mongodb;
 mod postgresql;
-mod scram;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Reports of plugins on their way to their destinations, on threads that may block.
 
+mod kafka;
 mod streams;
 
 use std::io;
@@ -7,9 +8,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Carrier, Check, Post, Tcp, Udp};
+use weir_telemetry::reports::{self, Bounds, Carrier, Check, Post, Tcp, Topic, Udp};
 
 use crate::agents::Agents;
+use kafka::Producers;
 use streams::Streams;
 
 /// Most bytes of a collector's answer that are read: to keep its connection, and to find what it has refused.
@@ -32,14 +34,16 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
     };
     let bounds = Bounds { ring: options.buffer.as_usize(), memory: options.memory.as_usize(), spill };
     let trusted = &settings.tls.trusted_certificate;
-    let carriers = Carriers { agents: Agents::new(trusted, None), streams: Streams::new(trusted) };
+    let (streams, producers) = (Streams::new(trusted), Producers::default());
+    let carriers = Carriers { agents: Agents::new(trusted, None), streams, producers };
     reports::start(bounds, Arc::new(carriers))
 }
 
-/// HTTP clients and byte streams.
+/// HTTP clients, byte streams, and producers of Kafka on them.
 struct Carriers {
     agents: Agents,
     streams: Streams,
+    producers: Producers,
 }
 
 impl Carrier for Carriers {
@@ -65,6 +69,10 @@ impl Carrier for Carriers {
 
     fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String> {
         self.streams.write(to, batch).map_err(|error| format!("{}:{}: {error}", to.host, to.port))
+    }
+
+    fn produce(&self, to: &Topic, batch: &[u8]) -> Result<(), String> {
+        self.producers.produce(&self.streams, to, batch)
     }
 
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
