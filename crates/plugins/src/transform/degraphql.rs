@@ -9,7 +9,9 @@ use weir_plugin::{
 use weir_wire::head::Content;
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
-use weir_wire::query::{self, Argument};
+use weir_wire::query::Argument;
+
+use crate::auth::openid_connect::client::add_to_form;
 
 /// The definition.
 #[derive(Debug)]
@@ -114,22 +116,14 @@ fn refuse(status: u16, reason: &'static str) -> Flow {
 impl Asking {
     fn ask_by_arguments(&self, cx: &mut RequestCx<'_>) {
         let mut arguments = Vec::new();
-        let mut add = |name: &str, value: &str| {
-            if !arguments.is_empty() {
-                arguments.push(b'&');
-            }
-            arguments.extend_from_slice(name.as_bytes());
-            arguments.push(b'=');
-            query::encode(value.as_bytes(), &mut arguments);
-        };
         if let Some(names) = &self.variables {
             let given: Map<_, _> = names.iter().filter_map(|name| Some((name.clone(), given(cx, name)?))).collect();
-            add("variables", &Value::Object(given).to_string());
+            add_to_form(&mut arguments, "variables", &Value::Object(given).to_string());
         }
         if let Some(operation) = &self.operation {
-            add("operationName", operation);
+            add_to_form(&mut arguments, "operationName", operation);
         }
-        add("query", &self.query);
+        add_to_form(&mut arguments, "query", &self.query);
         cx.request_mut().set_query(&arguments);
     }
 
