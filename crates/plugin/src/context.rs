@@ -234,6 +234,11 @@ impl RequestCx<'_> {
         Answer { response: &mut self.0.response }
     }
 
+    /// Drops the answer that [`RequestCx::reply`] has prepared, for a plugin that goes on although another one has answered.
+    pub fn withdraw_reply(&mut self) {
+        self.0.response.reset();
+    }
+
     /// Refuses the request with `{"message":"…"}`, as APISIX's plugins do.
     pub fn refuse(&mut self, status: u16, message: &str) -> Flow {
         self.reply(status).message(message).done()

@@ -64,6 +64,7 @@ pub use slot::Slot;
 pub use state::{Shared, StateRegistry};
 pub use tables::{RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
+pub use values::graphql_operations;
 pub use view::View;
 
 use std::future::Future;
@@ -88,6 +89,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// The query argument that carries a credential, whose value logs do not show (`access_log.hide_credentials`).
     fn credential_argument(&self) -> Option<&[u8]> {
         None
+    }
+
+    /// All query arguments that carry credentials, for a plugin made of others.
+    fn credential_arguments(&self) -> Vec<&[u8]> {
+        self.credential_argument().into_iter().collect()
     }
 
     /// Before the consumer is known: authentication, redirects, changes to the request.

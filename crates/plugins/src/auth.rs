@@ -2,16 +2,24 @@
 
 pub(crate) mod attach_consumer_label;
 pub(crate) mod authz_casbin;
+pub(crate) mod authz_casdoor;
 pub(crate) mod authz_keycloak;
 pub(crate) mod basic_auth;
+pub(crate) mod cas_auth;
 pub(crate) mod credentials;
+pub(crate) mod directory;
 pub(crate) mod forward_auth;
 pub(crate) mod hmac_auth;
+pub(crate) mod jwe_decrypt;
 pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;
+pub(crate) mod ldap_auth;
+pub(crate) mod multi_auth;
 pub(crate) mod opa;
 pub(crate) mod openid_connect;
+pub(crate) mod service_conf;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};
 use weir_wire::name::FieldName;
 
@@ -66,6 +74,17 @@ fn hide_argument(cx: &mut RequestCx<'_>, name: &[u8]) {
     if cx.request().query().is_some_and(|query| query::argument(query, name).is_some()) {
         cx.request_mut().retain_arguments(|argument| !query::has_name(argument, name));
     }
+}
+
+/// Eight digits that tell configurations apart in the names of their cookies.
+fn short_digest(text: &str) -> String {
+    digest(&SHA256, text.as_bytes()).as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Sends a user of a login to another place. Nobody may keep the answer.
+fn moved(cx: &mut RequestCx<'_>, location: &[u8], cookies: &[String]) -> Flow {
+    let reply = cx.reply(302).field("Location", location).field("Cache-Control", b"no-store");
+    cookies.iter().fold(reply, |reply, cookie| reply.field("Set-Cookie", cookie.as_bytes())).done()
 }
 
 /// Ends a request without credentials: it goes on as the anonymous consumer, or is refused.

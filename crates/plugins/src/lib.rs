@@ -2,13 +2,13 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `attach-consumer-label`, `authz-casbin`, `basic-auth`, `forward-auth`, `hmac-auth`, `jwt-auth`, `key-auth`, `opa`, `openid-connect` |
+//! | `auth` | `attach-consumer-label`, `authz-casbin`, `authz-casdoor`, `authz-keycloak`, `basic-auth`, `cas-auth`, `forward-auth`, `hmac-auth`, `jwe-decrypt`, `jwt-auth`, `key-auth`, `ldap-auth`, `multi-auth`, `opa`, `openid-connect` |
 //! | `security` | `acl`, `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-cache`, `proxy-mirror`, `traffic-label`, `traffic-split`, `workflow` |
-//! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `batch-requests`, `client-control`, `proxy-control`, `real-ip`, `request-validation` |
+//! | `transform` | `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
+//! | `requests` | `batch-requests`, `client-control`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
-//! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `file-logger`, `http-logger`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
+//! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `file-logger`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.

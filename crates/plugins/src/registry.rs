@@ -4,12 +4,17 @@ use weir_plugin::host::Definition;
 
 use crate::auth::attach_consumer_label::AttachConsumerLabel;
 use crate::auth::authz_casbin::AuthzCasbin;
+use crate::auth::authz_casdoor::AuthzCasdoor;
 use crate::auth::authz_keycloak::AuthzKeycloak;
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::cas_auth::CasAuth;
 use crate::auth::forward_auth::ForwardAuth;
 use crate::auth::hmac_auth::HmacAuth;
+use crate::auth::jwe_decrypt::JweDecrypt;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
+use crate::auth::ldap_auth::LdapAuth;
+use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
 use crate::general::fault_injection::FaultInjection;
@@ -22,11 +27,14 @@ use crate::observe::datadog::Datadog;
 use crate::observe::elasticsearch_logger::ElasticsearchLogger;
 use crate::observe::file_logger::FileLogger;
 use crate::observe::http_logger::HttpLogger;
+use crate::observe::kafka_logger::KafkaLogger;
+use crate::observe::lago::Lago;
 use crate::observe::loggly::Loggly;
 use crate::observe::loki_logger::LokiLogger;
 use crate::observe::node_status::NodeStatus;
 use crate::observe::opentelemetry::Opentelemetry;
 use crate::observe::prometheus::Prometheus;
+use crate::observe::server_info::ServerInfo;
 use crate::observe::skywalking_logger::SkywalkingLogger;
 use crate::observe::sls_logger::SlsLogger;
 use crate::observe::splunk_hec_logging::SplunkHecLogging;
@@ -36,6 +44,7 @@ use crate::observe::udp_logger::UdpLogger;
 use crate::observe::zipkin::Zipkin;
 use crate::requests::batch_requests::BatchRequests;
 use crate::requests::client_control::ClientControl;
+use crate::requests::proxy_buffering::ProxyBuffering;
 use crate::requests::proxy_control::ProxyControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
@@ -59,6 +68,7 @@ use crate::traffic::traffic_label::TrafficLabel;
 use crate::traffic::traffic_split::TrafficSplit;
 use crate::traffic::workflow::Workflow;
 use crate::transform::brotli::Brotli;
+use crate::transform::degraphql::Degraphql;
 use crate::transform::echo::Echo;
 use crate::transform::error_page::ErrorPage;
 use crate::transform::grpc_transcode::GrpcTranscode;
@@ -75,16 +85,19 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ApiBreaker,
         &AttachConsumerLabel,
         &AuthzCasbin,
+        &AuthzCasdoor,
         &AuthzKeycloak,
         &BasicAuth,
         &BatchRequests,
         &Brotli,
+        &CasAuth,
         &ClickhouseLogger,
         &ClientControl,
         &ConsumerRestriction,
         &Cors,
         &Csrf,
         &Datadog,
+        &Degraphql,
         &Echo,
         &ElasticsearchLogger,
         &ErrorPage,
@@ -97,8 +110,12 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &HmacAuth,
         &HttpLogger,
         &IpRestriction,
+        &JweDecrypt,
         &JwtAuth,
+        &KafkaLogger,
         &KeyAuth,
+        &Lago,
+        &LdapAuth,
         &LimitConn,
         &LimitCount,
         &LimitReq,
@@ -106,12 +123,14 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LokiLogger,
         &Mocking,
         &MqttProxy,
+        &MultiAuth,
         &NodeStatus,
         &Opa,
         &OpenidConnect,
         &Opentelemetry,
         &OnPlan,
         &Prometheus,
+        &ProxyBuffering,
         &ProxyCache,
         &ProxyControl,
         &ProxyMirror,
@@ -123,6 +142,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &ServerInfo,
         &SkywalkingLogger,
         &SlsLogger,
         &SplunkHecLogging,

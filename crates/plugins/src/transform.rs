@@ -2,6 +2,7 @@
 
 pub(crate) mod brotli;
 mod coding;
+pub(crate) mod degraphql;
 pub(crate) mod echo;
 mod edits;
 pub(crate) mod error_page;

@@ -53,6 +53,7 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("multi-auth", "{auth_plugins: [{key-auth: {}}, {basic-auth: {}}]}", "apikey: jacks\r\n", true),
         ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
         (
             "hmac-auth",
@@ -173,6 +174,18 @@ fn main() {
             true,
         ),
         ("skywalking-logger", "{endpoint_addr: 'http://a.test'}", "sw8: 1-dHJhY2U=-c2VnbWVudA==-7-c-i-e-a\r\n", true),
+        (
+            "kafka-logger",
+            "{brokers: [{host: a.test, port: 9092}], kafka_topic: t, batch_max_size: 1, meta_format: origin}",
+            "",
+            true,
+        ),
+        (
+            "lago",
+            "{endpoint_addrs: ['http://a.test'], token: t, event_transaction_id: $remote_addr, event_subscription_id: s, event_code: c, event_properties: {a: $host}}",
+            "",
+            true,
+        ),
         ("splunk-hec-logging", "{endpoint: {uri: 'http://a.test', token: t}}", "", true),
         ("datadog", "{include_path: true, include_method: true, constant_tags: [a]}", "", true),
         ("opentelemetry", "{sampler: {name: always_on}, additional_attributes: [host]}", "", true),

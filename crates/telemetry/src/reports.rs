@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-pub use deliver::{Carrier, Check, Documents, Endpoints, List, Post, Tcp, Tls, Udp};
+pub use deliver::{Broker, Carrier, Check, Documents, Endpoints, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp};
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
 use spill::Spill;
@@ -70,6 +70,8 @@ pub enum Destination {
     },
     /// A server at the other end of a byte stream.
     Tcp(Tcp),
+    /// A topic of Kafka, in which a batch is a message.
+    Kafka(Topic),
     /// A receiver of datagrams: one for each record with [`Frame::Lengths`], else one for each batch.
     Udp(Udp),
     /// A list of Redis, of which each record becomes an element, with [`Frame::Lengths`].

@@ -6,7 +6,6 @@ mod csv;
 pub(crate) mod link;
 pub(crate) mod mongodb;
 mod postgresql;
-mod scram;
 
 use std::path::Path;
 use std::sync::Arc;

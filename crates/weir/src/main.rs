@@ -22,6 +22,7 @@ mod commands;
 mod exports;
 mod failure;
 mod process;
+mod scram;
 mod servers;
 mod source;
 mod stored;

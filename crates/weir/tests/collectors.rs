@@ -168,6 +168,41 @@ fn collectors_get_what_they_take() {
     }
 }
 
+fn lago(uri: &str, more: Value) -> Value {
+    let mut conf = json!({ "endpoint_addrs": [uri], "token": "t", "event_transaction_id": "req_${request_id}",
+                           "event_subscription_id": "cus_${http_x_customer}", "event_code": "calls" });
+    extend(&mut conf, more);
+    conf
+}
+
+#[test]
+fn lago_gets_events() {
+    let origin = Origin::hello();
+    let (server, _) = collector(200);
+    let more = json!({ "endpoint_uri": "/events", "batch_max_size": 2, "token": "key-1",
+                       "event_properties": { "status": "$status", "path \"": "to $uri", "fixed": "x" } });
+    let conf = lago(&format!("http://{}", server.node()), more);
+    let gateway = Gateway::start(rules(&origin.node(), "lago", &conf));
+    for path in ["/1", "/2"] {
+        gateway.client().request(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\nX-Customer: a\"b\r\n\r\n"));
+    }
+    await_reports(&gateway, "lago", "sent", 2);
+    let batch = server.last();
+    let names = ["authorization", "content-type"].map(|name| batch.field(name));
+    assert_eq!((batch.target.as_str(), names), ("/events", [Some("Bearer key-1"), Some("application/json")]));
+    let body: Value = serde_json::from_slice(&batch.body).expect("JSON");
+    let events = body["events"].as_array().expect("events");
+    assert_eq!(events.len(), 2);
+    for (event, path) in events.iter().zip(["/1", "/2"]) {
+        let id = event["transaction_id"].as_str().expect("a text");
+        assert!(id.len() > 20 && id.starts_with("req_"), "{event}");
+        assert_eq!((&event["external_subscription_id"], &event["code"]), (&json!("cus_a\"b"), &json!("calls")));
+        assert!(event["timestamp"].as_f64().is_some_and(|seconds| seconds > 1_700_000_000.0), "{event}");
+        assert_eq!(event["properties"], json!({ "fixed": "x", "path \"": format!("to {path}"), "status": "200" }));
+    }
+    assert_ne!(events[0]["transaction_id"], events[1]["transaction_id"]);
+}
+
 #[test]
 fn collectors_that_fail_or_are_slow() {
     let origin = Origin::hello();
@@ -184,7 +219,7 @@ fn collectors_that_fail_or_are_slow() {
     let (silent, moved) = (format!("http://{}", silent.node()), format!("http://{}", moved.node()));
     type Conf = fn(&str) -> Value;
     // The configuration for a URI, the unit of its timeout, and where certificates may be verified.
-    let plugins: [(&str, Conf, u64, Option<&str>); 5] = [
+    let plugins: [(&str, Conf, u64, Option<&str>); 6] = [
         ("loki-logger", |uri| json!({ "endpoint_addrs": [uri] }), 100, Some("/ssl_verify")),
         (
             "elasticsearch-logger",
@@ -200,6 +235,7 @@ fn collectors_that_fail_or_are_slow() {
         ),
         ("splunk-hec-logging", |uri| json!({ "endpoint": { "uri": uri, "token": "t" } }), 1, Some("/ssl_verify")),
         ("skywalking-logger", |uri| json!({ "endpoint_addr": uri }), 1, None),
+        ("lago", |uri| lago(uri, json!({})), 100, Some("/ssl_verify")),
     ];
     each(
         &plugins,

@@ -143,7 +143,8 @@ fn schemas_are_told() {
         let plugin = &schema[subsystem][definition.name()];
         assert!(plugin["schema"].is_object() && plugin["version"].is_number(), "{}: {plugin}", definition.name());
         assert_eq!(plugin["priority"], definition.priority(), "{}", definition.name());
-        assert_eq!(plugin.get("type").is_some(), definition.is_auth(), "{}", definition.name());
+        let authenticates = definition.is_auth() || definition.name() == "multi-auth";
+        assert_eq!(plugin.get("type").is_some(), authenticates, "{}", definition.name());
         assert_eq!(plugin.get("consumer_schema").is_some(), definition.is_auth(), "{}", definition.name());
     }
     assert!(schema["plugins"]["cors"]["metadata_schema"]["properties"]["allow_origins"].is_object());

@@ -8,6 +8,7 @@ const RULES: &str = r#"
 routes:
   - {id: key, uri: /key/*, plugins: {key-auth: {query: "my key"}, mocking: {response_example: a}}}
   - {id: jwt, uri: /jwt/*, plugins: {jwt-auth: {query: tok}, mocking: {response_example: a}}}
+  - {id: multi, uri: /multi/*, plugins: {multi-auth: {auth_plugins: [{jwt-auth: {query: of-jwt}}, {key-auth: {query: of-key}}]}, mocking: {response_example: a}}}
   - {id: hidden, uri: /hidden/*, plugins: {key-auth: {hide_credentials: true}, mocking: {response_example: a}}}
   - {id: early, uri: /early/*, plugins: {key-auth: {query: late}, uri-blocker: {block_rules: [early]}}}
   - {id: open, uri: /open/*, plugins: {mocking: {response_example: a}}}
@@ -38,6 +39,8 @@ fn arguments_that_carry_credentials_are_masked() {
         ("/key/a/../a?my+key=s3cret", 200, "/key/a/../a?my+key=***"),
         ("http://a.test/key/a?my+key=s3cret", 200, "/key/a?my+key=***"),
         ("/jwt/a?tok=s3cret.s3cret.s3cret", 401, "/jwt/a?tok=***"),
+        ("/multi/a?of-key=s3cret", 200, "/multi/a?of-key=***"),
+        ("/multi/a?of-jwt=s3cret&b=1&of-key=wr0ng", 401, "/multi/a?of-jwt=***&b=1&of-key=***"),
         ("/hidden/a?b=1&apikey=s3cret", 200, "/hidden/a?b=1&apikey=***"),
         ("/early/a?late=s3cret", 403, "/early/a?late=***"),
         // The names of all plugins count everywhere: a client may have the wrong path.

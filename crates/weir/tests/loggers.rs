@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Authority, Certificate, Full, Gateway, Kind, LIMIT, Origin, Process, Receiver, Reload, each, free_port, program,
-    wait_until,
+    Authority, Certificate, Full, Gateway, Kafka, Kind, LIMIT, Origin, Process, Receiver, Reload, each, free_port,
+    program, wait_until,
 };
 use crate::reports::{await_reports, collector, lines, rules};
 
@@ -25,6 +25,7 @@ pub(crate) struct Sink {
 enum Peer {
     Collector(Origin),
     File(tempfile::TempDir),
+    Kafka(Kafka),
     Receiver(Receiver),
 }
 
@@ -72,8 +73,14 @@ impl Sink {
         let conf = json!({ "customer_token": "token-1" });
         let loggly =
             Self { plugin: "loggly", peer: Peer::Receiver(loggly), conf, metadata, read: |text| behind(text, "\"] ") };
+        let kafka = Kafka::start(1, "requests");
+        let (host, port) = kafka.brokers[0].clone();
+        let conf = json!({ "brokers": [{ "host": host, "port": port }], "kafka_topic": "requests", "key": "one" });
+        let metadata = json!({});
+        let kafka = Self { plugin: "kafka-logger", peer: Peer::Kafka(kafka), conf, metadata, read: whole };
         vec![
             file,
+            kafka,
             loggly,
             collecting("http-logger", |node| json!({ "uri": format!("http://{node}/logs") }), whole),
             collecting(
@@ -158,6 +165,12 @@ impl Sink {
                 collector.complete().iter().flat_map(|request| (self.read)(&request.body)).collect()
             }
             Peer::File(folder) => lines(&folder.path().join("entries.log")),
+            Peer::Kafka(kafka) => wait_until(&format!("{count} messages"), LIMIT, || {
+                let messages = kafka.messages();
+                let entries =
+                    messages.iter().flat_map(|one| (self.read)(one["value"].as_str().expect("a text").as_bytes()));
+                Some(entries.collect::<Vec<_>>()).filter(|entries| entries.len() >= count)
+            }),
             Peer::Receiver(receiver) => wait_until(&format!("{count} entries"), LIMIT, || {
                 let messages = receiver.messages();
                 // A stream may have arrived in part.
@@ -183,6 +196,17 @@ fn batching() -> Vec<Sink> {
     let conf = json!({ "endpoint": { "uri": format!("http://{}/x", splunk.node()), "token": "t" } });
     let (peer, metadata) = (Peer::Collector(splunk), json!({}));
     sinks.push(Sink { plugin: "splunk-hec-logging", peer, conf, metadata, read: whole });
+    let (lago, _) = collector(200);
+    let conf = json!({ "endpoint_addrs": [format!("http://{}", lago.node())], "token": "t", "event_code": "c",
+                       "event_transaction_id": "$request_id", "event_subscription_id": "s" });
+    let (peer, metadata) = (Peer::Collector(lago), json!({}));
+    sinks.push(Sink {
+        plugin: "lago",
+        peer,
+        conf,
+        metadata,
+        read: |text| whole(text)[0]["events"].as_array().expect("events").clone(),
+    });
     let agent = Receiver::udp();
     let metadata = json!({ "host": "127.0.0.1", "port": agent.port() });
     let peer = Peer::Receiver(agent);

@@ -32,6 +32,12 @@ const FIELDS: &[&str] = &[
     "s3cret-of-loggly",
     "s3cret-of-sls",
     "s3cret-of-keycloak",
+    "s3cret-of-lago",
+    "s3cret-of-kafka",
+    "s3cret-of-casdoor",
+    "s3cret-of-cas-in-32-characters---",
+    "s3cret-name-of-an-encryption-key",
+    "s3cret-key-of-tokens--32-bytes--",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -86,6 +92,14 @@ impl Secrets {
             "sls-logger": { "host": "127.0.0.1", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i",
                             "access_key_secret": FIELDS[16] },
             "authz-keycloak": { "token_endpoint": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[17] },
+            "lago": { "endpoint_addrs": ["http://127.0.0.1:1"], "token": FIELDS[18], "event_transaction_id": "a",
+                      "event_subscription_id": "s", "event_code": "c" },
+            "kafka-logger": { "brokers": [{ "host": "127.0.0.1", "port": 1,
+                                            "sasl_config": { "user": "u", "password": FIELDS[19] } }], "kafka_topic": "t" },
+            "authz-casdoor": { "endpoint_addr": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[20],
+                               "callback_url": "http://a.test/back" },
+            "cas-auth": { "idp_uri": "http://127.0.0.1:1", "cas_callback_uri": "http://a.test/back", "logout_uri": "/out",
+                          "cookie": { "secret": FIELDS[21] } },
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
@@ -114,6 +128,10 @@ impl Secrets {
             (
                 "consumers/jack/credentials/2",
                 with_plugins(json!({ "hmac-auth": { "key_id": "jacks", "secret_key": FIELDS[3] } })),
+            ),
+            (
+                "consumers/jack/credentials/3",
+                with_plugins(json!({ "jwe-decrypt": { "key": FIELDS[22], "secret": FIELDS[23] } })),
             ),
         ]
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{
     Answer, Connection, Framing, Gateway, LIMIT, Origin, Protocol, RawClient, Start, get, over_both, route_to,
@@ -138,13 +138,26 @@ fn step_by_step(pieces: &'static [&'static str]) -> (Origin, Arc<Barrier>) {
 }
 
 fn events_arrive_while_the_origin_holds_the_rest(over: Protocol) {
+    events_arrive(over, &json!({}));
+}
+
+#[test]
+fn responses_go_on_as_they_come() {
+    for plugins in [json!({}), json!({ "proxy-buffering": { "disable_proxy_buffering": true } })] {
+        events_arrive(Protocol::Http1, &plugins);
+    }
+}
+
+fn events_arrive(over: Protocol, plugins: &Value) {
     let (origin, gate) = step_by_step(&[
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
         "9\r\ndata: 1\n\n\r\n",
         "9\r\ndata: 2\n\n\r\n",
         "0\r\n\r\n",
     ]);
-    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut rules = route_to(&[origin.node()]);
+    rules["routes"][0]["plugins"] = plugins.clone();
+    let gateway = Start::new(rules).over(over).start();
     let mut client = gateway.caller();
     client.send(get("/events"));
     assert_eq!(client.head().fields.get("content-type"), Some("text/event-stream"), "the head waits for nothing");

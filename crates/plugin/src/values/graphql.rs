@@ -55,6 +55,15 @@ impl Graphql {
     }
 }
 
+/// Names of the operations of a document of GraphQL, in their order; that of one without a name is empty. `None`: the text is no
+/// such document, or has no operation.
+#[must_use]
+pub fn graphql_operations(text: &[u8]) -> Option<Vec<String>> {
+    Graphql::parse(text, None)?;
+    let operations = definitions(text)?.into_iter().filter(|definition| definition.operation.is_some());
+    Some(operations.map(|operation| String::from_utf8_lossy(operation.name).into_owned()).collect())
+}
+
 /// An operation or a fragment.
 struct Definition<'a> {
     /// `None`: a fragment.

@@ -15,6 +15,7 @@ use weir_wire::name::FieldName;
 
 use super::openid_connect::client::{add_to_form, encode};
 use super::openid_connect::provider::split_origin;
+use super::service_conf::ServiceConf;
 use crate::query;
 
 /// The grant of UMA.
@@ -26,7 +27,7 @@ pub(crate) struct AuthzKeycloak;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// URL of the discovery document, such as
     /// `https://HOST/realms/REALM/.well-known/uma2-configuration`. Its endpoints have to be at the same host and port.
@@ -63,24 +64,12 @@ pub(crate) struct Conf {
     #[serde(default = "three_thousand")]
     #[schemars(range(min = 1000))]
     timeout: u64,
-    /// Verifies the certificate of Keycloak, by an authority of `tls.trusted_certificate`.
-    #[serde(default = "yes")]
-    ssl_verify: bool,
     /// Seconds for which the discovery document is remembered.
     #[serde(default = "day")]
     #[schemars(range(min = 1))]
     cache_ttl_seconds: u64,
-    /// Keeps connections for further requests.
-    #[serde(default = "yes")]
-    keepalive: bool,
-    /// Milliseconds for which an idle connection is kept.
-    #[serde(default = "minute")]
-    #[schemars(range(min = 1000))]
-    keepalive_timeout: u64,
-    /// Idle connections that each worker keeps.
-    #[serde(default = "five")]
-    #[schemars(range(min = 1))]
-    keepalive_pool: u32,
+    #[serde(flatten)]
+    service: ServiceConf,
     /// Sends clients whose token lacks a permission to this URL (307), in the place of 403.
     #[schemars(length(min = 1, max = 2048))]
     access_denied_redirect_uri: Option<String>,
@@ -126,20 +115,8 @@ pub(crate) enum EnforcementMode {
     Permissive,
 }
 
-fn yes() -> bool {
-    true
-}
-
 fn three_thousand() -> u64 {
     3000
-}
-
-fn minute() -> u64 {
-    60_000
-}
-
-fn five() -> u32 {
-    5
 }
 
 fn five_minutes() -> u64 {
@@ -176,12 +153,7 @@ permissions: [orders#read]
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let options = ServiceOptions {
-            verify: conf.ssl_verify,
-            keepalive: conf.keepalive.then_some(conf.keepalive_pool),
-            idle: Duration::from_millis(conf.keepalive_timeout),
-            timeout: Duration::from_millis(conf.timeout),
-        };
+        let options = conf.service.options(Duration::from_millis(conf.timeout));
         for (field, is_set) in [
             ("refresh_token_expires_in", conf.refresh_token_expires_in.is_some()),
             ("refresh_token_expires_leeway", conf.refresh_token_expires_leeway.is_some()),

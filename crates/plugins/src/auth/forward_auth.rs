@@ -9,10 +9,12 @@ use serde::Deserialize;
 use weir_expr::Template;
 use weir_plugin::{
     BuildCx, Callout, CalloutError, CalloutResponse, CompileCx, Compiled, ConsumerMatch, ConsumerSet, Define, Flow,
-    Invalid, Io, Keep, LocalFuture, Phases, Plugin, Remembered, RequestCx, Service, ServiceOptions,
+    Invalid, Io, Keep, LocalFuture, Phases, Plugin, Remembered, RequestCx, Service,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
+
+use super::service_conf::ServiceConf;
 
 /// The definition.
 #[derive(Debug)]
@@ -20,14 +22,11 @@ pub(crate) struct ForwardAuth;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// The authorization service: `http://HOST:PORT/PATH` or `https://HOST:PORT/PATH`. The host may be a name or an
     /// address.
     uri: String,
-    /// Verifies the certificate of the service, by an authority of `tls.trusted_certificate` and for the name in `uri`.
-    #[serde(default = "yes")]
-    ssl_verify: bool,
     /// The method of requests to the service. `POST`: with the body of the client's request, which is held whole for
     /// that, up to `limits.buffered_body` (413 above).
     #[serde(default)]
@@ -54,17 +53,8 @@ pub(crate) struct Conf {
     #[serde(default = "timeout")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
-    /// Keeps connections to the service for further requests.
-    #[serde(default = "yes")]
-    keepalive: bool,
-    /// Milliseconds for which an idle connection is kept.
-    #[serde(default = "keepalive_timeout")]
-    #[schemars(range(min = 1000))]
-    keepalive_timeout: u64,
-    /// Idle connections to the service that each worker keeps. Above that they are closed within a second.
-    #[serde(default = "keepalive_pool")]
-    #[schemars(range(min = 1))]
-    keepalive_pool: u32,
+    #[serde(flatten)]
+    service: ServiceConf,
     /// Lets requests pass unasked while the service does not answer.
     #[serde(default)]
     allow_degradation: bool,
@@ -119,20 +109,8 @@ pub(crate) enum RequestMethod {
     Post,
 }
 
-fn yes() -> bool {
-    true
-}
-
 fn timeout() -> u64 {
     3000
-}
-
-fn keepalive_timeout() -> u64 {
-    60_000
-}
-
-fn keepalive_pool() -> u32 {
-    5
 }
 
 fn status_on_error() -> u16 {
@@ -170,16 +148,11 @@ timeout: 2000
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let timeout = Duration::from_millis(conf.timeout);
-        let options = ServiceOptions {
-            verify: conf.ssl_verify,
-            keepalive: conf.keepalive.then_some(conf.keepalive_pool),
-            idle: Duration::from_millis(conf.keepalive_timeout),
-            timeout,
-        };
+        let options = conf.service.options(timeout);
         let service = cx.ok(Service::parse("uri", &conf.uri, options));
         let fields = cx.ok(Fields::new(&conf));
         let key = conf.remember.as_ref().map(|remember| cx.ok(remember.key()));
-        if conf.uri.starts_with("https://") && !conf.ssl_verify {
+        if conf.uri.starts_with("https://") && !conf.service.ssl_verify {
             cx.warn("ssl_verify", "anybody on the way can answer in the place of the service");
         }
         let remember = match (conf.remember, key) {

@@ -8,11 +8,12 @@ use serde_json::{Map, Value as Json};
 use weir_expr::{Value, Variable};
 use weir_plugin::{
     Callout, CalloutError, CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx,
-    Service, ServiceOptions,
+    Service,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
+use super::service_conf::ServiceConf;
 use crate::observe::entry::{write_arguments, write_fields};
 use crate::observe::json::{Object, push_object, push_string, push_value};
 
@@ -22,30 +23,18 @@ pub(crate) struct Opa;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// The server, such as `http://127.0.0.1:8181`.
     host: String,
     /// Path of the policy, such as `shop/authz`: its document is asked for at `/v1/data/shop/authz`.
     policy: String,
-    /// Verifies the certificate of the server, by an authority of `tls.trusted_certificate` and for the name in `host`.
-    #[serde(default = "yes")]
-    ssl_verify: bool,
     /// Milliseconds until the server has to have answered, connecting included.
     #[serde(default = "timeout")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
-    /// Keeps connections to the server for further requests.
-    #[serde(default = "yes")]
-    keepalive: bool,
-    /// Milliseconds for which an idle connection is kept.
-    #[serde(default = "keepalive_timeout")]
-    #[schemars(range(min = 1000))]
-    keepalive_timeout: u64,
-    /// Idle connections to the server that each worker keeps.
-    #[serde(default = "keepalive_pool")]
-    #[schemars(range(min = 1))]
-    keepalive_pool: u32,
+    #[serde(flatten)]
+    service: ServiceConf,
     /// Names of fields that the upstream receives from `headers` of the decision. They replace the client's; one that the
     /// decision lacks is taken out of the request.
     #[schemars(length(min = 1))]
@@ -61,20 +50,8 @@ pub(crate) struct Conf {
     with_consumer: bool,
 }
 
-fn yes() -> bool {
-    true
-}
-
 fn timeout() -> u64 {
     3000
-}
-
-fn keepalive_timeout() -> u64 {
-    60_000
-}
-
-fn keepalive_pool() -> u32 {
-    5
 }
 
 impl Define for Opa {
@@ -109,13 +86,8 @@ send_headers_upstream: [X-User-Role]
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let timeout = Duration::from_millis(conf.timeout);
-        let options = ServiceOptions {
-            verify: conf.ssl_verify,
-            keepalive: conf.keepalive.then_some(conf.keepalive_pool),
-            idle: Duration::from_millis(conf.keepalive_timeout),
-            timeout,
-        };
-        if conf.host.starts_with("https://") && !conf.ssl_verify {
+        let options = conf.service.options(timeout);
+        if conf.host.starts_with("https://") && !options.verify {
             cx.warn("ssl_verify", "anybody on the way can answer in the place of the server");
         }
         let policy = conf.policy.trim_matches('/');

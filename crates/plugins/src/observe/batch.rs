@@ -6,13 +6,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_telemetry::reports::{ChannelOptions, Destination, Frame};
 
-/// Batches of a logger, as those of APISIX's batch processor.
+/// Batches of a logger, as those of APISIX's batch processor; `MOST` is the number of entries of one unless it is given.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct BatchConf {
+pub(crate) struct BatchConf<const MOST: usize = 1000> {
     /// A name for the log. Unset: the plugin's.
     name: Option<String>,
     /// Entries after which a batch is sent.
-    #[serde(default = "thousand")]
+    #[serde(default = "most::<MOST>")]
     #[schemars(range(min = 1))]
     batch_max_size: usize,
     /// Seconds without a further entry after which a batch is sent.
@@ -43,11 +43,11 @@ fn minute() -> u64 {
     60
 }
 
-fn thousand() -> usize {
-    1000
+fn most<const MOST: usize>() -> usize {
+    MOST
 }
 
-impl BatchConf {
+impl<const MOST: usize> BatchConf<MOST> {
     /// True if each batch is a single entry.
     pub(crate) fn is_single(&self) -> bool {
         self.batch_max_size == 1
@@ -82,9 +82,9 @@ impl BatchConf {
     }
 }
 
-impl Default for BatchConf {
+impl<const MOST: usize> Default for BatchConf<MOST> {
     fn default() -> Self {
-        let (batch_max_size, inactive_timeout, buffer_duration) = (thousand(), five(), minute());
+        let (batch_max_size, inactive_timeout, buffer_duration) = (MOST, five(), minute());
         Self { name: None, batch_max_size, inactive_timeout, buffer_duration, max_retry_count: 0, retry_delay: one() }
     }
 }

@@ -1,7 +1,5 @@
 //! `clickhouse-logger`: entries about exchanges, as rows of ClickHouse.
 
-use std::time::Duration;
-
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use weir_config::schema::json_schema;
@@ -10,7 +8,7 @@ use weir_plugin::{CompileCx, Compiled, Define, Invalid, Phases};
 use weir_telemetry::reports::{Check, Frame};
 
 use super::batch::BatchConf;
-use super::collectors::{collector, collectors, endpoints};
+use super::collectors::ServersConf;
 use super::entry_conf::EntryConf;
 use super::logging::{self, LoggerConf, LoggerMetadata, Plain};
 
@@ -22,11 +20,8 @@ pub(crate) struct ClickhouseLogger;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
-    /// A server, such as `http://127.0.0.1:8123`; older form of `endpoint_addrs`.
-    endpoint_addr: Option<String>,
-    /// Servers: each batch goes to one of them.
-    #[schemars(length(min = 1))]
-    endpoint_addrs: Option<Vec<String>>,
+    #[serde(flatten)]
+    servers: ServersConf<3>,
     /// The user.
     user: String,
     /// The password.
@@ -36,13 +31,6 @@ pub(crate) struct Conf {
     /// The table, whose columns have the names of the fields of entries.
     #[schemars(length(min = 1))]
     logtable: String,
-    /// Seconds for a request.
-    #[serde(default = "three")]
-    #[schemars(range(min = 1))]
-    timeout: u64,
-    /// Verifies the certificates of the servers, by an authority of `tls.trusted_certificate`.
-    #[serde(default = "yes")]
-    ssl_verify: bool,
     /// `include_req_body` only for exchanges of which this holds in the end.
     include_req_body_expr: Option<Vars>,
     /// `include_resp_body` only for responses of which this holds when their head is known.
@@ -51,14 +39,6 @@ pub(crate) struct Conf {
     batch: BatchConf,
     #[serde(flatten)]
     entry: EntryConf,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn three() -> u64 {
-    3
 }
 
 impl Define for ClickhouseLogger {
@@ -97,15 +77,8 @@ log_format: {host: $host, client_ip: $remote_addr, status: $status}
     }
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let Conf { endpoint_addr, endpoint_addrs, user, password, database, logtable, timeout, ssl_verify, .. } = conf;
-        let uris = match (endpoint_addr, endpoint_addrs) {
-            (None, Some(addresses)) => cx.ok(collectors("endpoint_addrs", &addresses, ""))?,
-            (Some(address), None) => vec![cx.ok(collector("endpoint_addr", &address, ""))?],
-            _ => {
-                cx.say([Invalid::new("endpoint_addrs", "expected either endpoint_addrs or endpoint_addr")]);
-                return None;
-            }
-        };
+        let Conf { user, password, database, logtable, .. } = conf;
+        let servers = conf.servers.servers("", cx)?;
         for (field, text) in [("user", &user), ("password", &password), ("database", &database)] {
             if !text.bytes().all(weir_wire::is_field_byte) {
                 cx.say([Invalid::new(field, "expected a text without control characters")]);
@@ -131,7 +104,7 @@ log_format: {host: $host, client_ip: $remote_addr, status: $status}
                 ("X-ClickHouse-Database", database),
             ];
             let fields = fields.map(|(name, value)| (name.to_owned(), value));
-            let to = endpoints(uris, &fields, Duration::from_secs(timeout), ssl_verify, Check::Success);
+            let to = servers.destination(&fields, Check::Success);
             let begin = format!("INSERT INTO {logtable} FORMAT JSONEachRow ").into();
             Ok((to, Frame::Texts { begin, between: " ", end: "" }, Plain))
         })

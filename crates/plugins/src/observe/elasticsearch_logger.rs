@@ -1,7 +1,6 @@
 //! `elasticsearch-logger`: entries about exchanges, to Elasticsearch or OpenSearch.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
@@ -11,7 +10,7 @@ use weir_plugin::{CompileCx, Compiled, Define, Invalid, Phases, View};
 use weir_telemetry::reports::{Check, Frame};
 
 use super::batch::BatchConf;
-use super::collectors::{basic, check_headers, collector, collectors, endpoints};
+use super::collectors::{ServersConf, basic, check_headers};
 use super::entry::{Bodies, Entry};
 use super::entry_conf::EntryConf;
 use super::json::end_string;
@@ -26,12 +25,8 @@ pub(crate) struct ElasticsearchLogger;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
-    /// A server, such as `http://127.0.0.1:9200`; older form of `endpoint_addrs`.
-    #[schemars(regex(pattern = "[^/]$"))]
-    endpoint_addr: Option<String>,
-    /// Servers: each batch goes to one of them.
-    #[schemars(length(min = 1))]
-    endpoint_addrs: Option<Vec<String>>,
+    #[serde(flatten)]
+    servers: ServersConf<10>,
     /// The place of entries.
     field: Field,
     /// Credentials.
@@ -39,13 +34,6 @@ pub(crate) struct Conf {
     /// Further fields of requests.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Seconds for a request.
-    #[serde(default = "ten")]
-    #[schemars(range(min = 1))]
-    timeout: u64,
-    /// Verifies the certificates of the servers, by an authority of `tls.trusted_certificate`.
-    #[serde(default = "yes")]
-    ssl_verify: bool,
     /// `include_req_body` only for exchanges of which this holds in the end.
     include_req_body_expr: Option<Vars>,
     /// `include_resp_body` only for responses of which this holds when their head is known.
@@ -76,14 +64,6 @@ pub(crate) struct Auth {
     /// The password.
     #[schemars(length(min = 1))]
     password: String,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn ten() -> u64 {
-    10
 }
 
 impl Define for ElasticsearchLogger {
@@ -120,16 +100,13 @@ log_format: {host: $host, client_ip: $remote_addr, '@timestamp': $time_iso8601}
     }
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let Conf { endpoint_addr, endpoint_addrs, field, auth, headers, timeout, ssl_verify, .. } = conf;
+        let Conf { field, auth, headers, .. } = conf;
         cx.ok(check_headers("headers", &headers))?;
-        let uris = match (endpoint_addr, endpoint_addrs) {
-            (None, Some(addresses)) => cx.ok(collectors("endpoint_addrs", &addresses, "/_bulk"))?,
-            (Some(address), None) => vec![cx.ok(collector("endpoint_addr", &address, "/_bulk"))?],
-            _ => {
-                cx.say([Invalid::new("endpoint_addrs", "expected either endpoint_addrs or endpoint_addr")]);
-                return None;
-            }
-        };
+        let older = cx.conf().get("endpoint_addr").and_then(Node::as_str);
+        if older.is_some_and(|address| address.ends_with('/')) {
+            cx.say([Invalid::new("endpoint_addr", "expected an address without a slash at its end")]);
+        }
+        let servers = conf.servers.servers("/_bulk", cx)?;
         let index = cx.ok(TimePattern::new("field.index", &field.index))?;
         let logger = LoggerConf {
             entry: conf.entry,
@@ -148,8 +125,7 @@ log_format: {host: $host, client_ip: $remote_addr, '@timestamp': $time_iso8601}
                 fields.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
                 fields.push((name, value));
             }
-            let to = endpoints(uris, &fields, Duration::from_secs(timeout), ssl_verify, Check::Bulk);
-            Ok((to, Frame::LineEnds, Document { index }))
+            Ok((servers.destination(&fields, Check::Bulk), Frame::LineEnds, Document { index }))
         })
     }
 }

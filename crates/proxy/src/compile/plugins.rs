@@ -213,7 +213,7 @@ impl Builder<'_, '_> {
             self.warnings.borrow_mut().extend(missing);
             let Instance { plugin, reads_body } = instance.map_err(under)?;
             let reads_body = reads_body || filter_reads_body;
-            if let Some(name) = plugin.credential_argument() {
+            for name in plugin.credential_arguments() {
                 let mut names = self.credential_arguments.borrow_mut();
                 if !names.has(name) {
                     Arc::make_mut(&mut names).add(name);

@@ -73,6 +73,56 @@ pub struct Tls {
     pub verify: bool,
 }
 
+/// A topic of Kafka.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Topic {
+    /// Brokers that know the others; all have the same login, if any.
+    pub brokers: Vec<Broker>,
+    /// The name.
+    pub name: String,
+    /// Key of messages, which decides on the partition; `None`: a partition by chance.
+    pub key: Option<String>,
+    /// True if all replicas in sync have to have a message, and not the leader alone.
+    pub all_replicas: bool,
+    /// TLS to brokers, with certificates that are verified or not.
+    pub tls: Option<bool>,
+    /// Limit for connecting, and for each answer.
+    pub timeout: Duration,
+}
+
+/// A broker of Kafka.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Broker {
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// User and password (SASL).
+    pub login: Option<Login>,
+}
+
+/// User and password for a broker.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Login {
+    /// The exchange.
+    pub mechanism: Mechanism,
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+/// A mechanism of SASL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// PLAIN (RFC 4616)
+    Plain,
+    /// SCRAM-SHA-256 (RFC 7677)
+    ScramSha256,
+    /// SCRAM-SHA-512
+    ScramSha512,
+}
+
 /// A receiver of datagrams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Udp {
@@ -128,6 +178,12 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// Reason why the batch was not written.
     fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String>;
+
+    /// Sends a batch to a topic as one message.
+    ///
+    /// # Errors
+    /// Reason why the batch was not taken.
+    fn produce(&self, to: &Topic, batch: &[u8]) -> Result<(), String>;
 
     /// Sends datagrams. Returns how many could not be sent, if any could.
     ///
@@ -245,6 +301,7 @@ impl Common {
             }
             Destination::File { path, mode } => self.append(path, *mode, batch),
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
+            Destination::Kafka(to) => self.carrier.produce(to, batch).map(|()| 0),
             Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
             Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
             Destination::List(to) => self.carrier.append(to, &mut records(batch)).map(|()| 0),

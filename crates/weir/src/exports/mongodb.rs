@@ -12,7 +12,7 @@ use weir_usage::{Minute, Row, Sink};
 use super::Server;
 use super::bson::{Document, Field, fields};
 use super::link::{self, Link};
-use super::scram::Scram;
+use crate::scram::{Hash, Scram};
 
 const OP_MSG: u32 = 2013;
 /// Most bytes of an answer: as many as a document of MongoDB may have.
@@ -160,7 +160,7 @@ impl Connection {
     }
 
     fn log_in(&mut self, server: &Server, source: &str) -> Result<(), String> {
-        let mut scram = Scram::new(&server.user, &server.password)?;
+        let mut scram = Scram::new(Hash::Sha256, &server.user, &server.password)?;
         let start = Document::new().int("saslStart", 1).text("mechanism", "SCRAM-SHA-256");
         let mut answer = self.run(start.binary("payload", scram.first().as_bytes()), source)?;
         for round in 0..ROUNDS {

@@ -11,7 +11,7 @@ use weir_usage::{Minute, Row, Sink};
 
 use super::Server;
 use super::link::{self, Link};
-use super::scram::Scram;
+use crate::scram::{Hash, Scram};
 
 /// Codes at the beginning of a connection.
 const VERSION_3: u32 = 196_608;
@@ -189,7 +189,7 @@ impl Connection {
         self.link.write_all(&(content.len() as u32 + 4).to_be_bytes())?;
         self.link.write_all(&content)?;
         self.link.flush()?;
-        let mut scram = Scram::new("", &server.password).map_err(Error::Refused)?;
+        let mut scram = Scram::new(Hash::Sha256, "", &server.password).map_err(Error::Refused)?;
         loop {
             let Message { kind, content } = self.receive()?;
             if kind != b'R' {

@@ -1,6 +1,7 @@
 //! Reports of plugins on their way to their destinations, on threads that may block.
 
 mod documents;
+mod kafka;
 mod lists;
 mod streams;
 
@@ -9,10 +10,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, List, Post, Tcp, Udp};
+use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, List, Post, Tcp, Topic, Udp};
 
 use crate::agents::Agents;
 use documents::Collections;
+use kafka::Producers;
 use streams::Streams;
 
 /// Most bytes of a collector's answer that are read: to keep its connection, and to find what it has refused.
@@ -39,15 +41,17 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
         agents: Agents::new(trusted, None),
         streams: Streams::new(trusted),
         collections: Collections::new(trusted),
+        producers: Producers::default(),
     };
     reports::start(bounds, Arc::new(carriers))
 }
 
-/// HTTP clients, byte streams and databases.
+/// HTTP clients, byte streams, databases, and producers of Kafka on byte streams.
 struct Carriers {
     agents: Agents,
     streams: Streams,
     collections: Collections,
+    producers: Producers,
 }
 
 impl Carrier for Carriers {
@@ -73,6 +77,10 @@ impl Carrier for Carriers {
 
     fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String> {
         self.streams.write(to, batch).map_err(|error| format!("{}:{}: {error}", to.host, to.port))
+    }
+
+    fn produce(&self, to: &Topic, batch: &[u8]) -> Result<(), String> {
+        self.producers.produce(&self.streams, to, batch)
     }
 
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {

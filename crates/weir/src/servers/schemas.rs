@@ -8,7 +8,10 @@ use weir_plugins::registry::definitions;
 use crate::source::rules::chosen_plugins;
 
 /// Plugins of APISIX that authenticate, of those that are not supported yet.
-const UNSUPPORTED_AUTH: [&str; 5] = ["jwe-decrypt", "ldap-auth", "ldap-auth-advanced", "multi-auth", "wolf-rbac"];
+const UNSUPPORTED_AUTH: [&str; 2] = ["ldap-auth-advanced", "wolf-rbac"];
+
+/// Plugins that authenticate by others, and so have no data of consumers of their own.
+const BY_OTHERS: [&str; 1] = ["multi-auth"];
 
 /// The schemas of all resources, and of the plugins enabled by the setting `plugins`. Plugins of APISIX that are not
 /// supported yet are listed by name only.
@@ -20,7 +23,7 @@ pub(crate) fn all(chosen: &[String]) -> Schemas {
         definitions().iter().filter(|definition| names.contains(&definition.name())).map(|definition| PluginSchema {
             name: definition.name(),
             priority: definition.priority(),
-            auth: definition.is_auth(),
+            auth: definition.is_auth() || BY_OTHERS.contains(&definition.name()),
             streams: definition.is_for_streams(),
             requests: definition.is_for_requests(),
             supported: true,

@@ -8,6 +8,7 @@ use std::thread;
 
 use tempfile::TempDir;
 
+use super::Certificate;
 use super::process::{Process, program};
 
 /// A running HAProxy that relays bytes.
@@ -23,12 +24,23 @@ impl Haproxy {
     /// The listener is HAProxy's standard input, so that no other process can take the port, and connections made before
     /// HAProxy is up wait in the queue.
     pub(crate) fn to(server: &str) -> Self {
+        Self::bound("", server)
+    }
+
+    /// The same for clients that speak TLS.
+    pub(crate) fn with_tls(certificate: &Certificate, server: &str) -> Self {
+        let whole = certificate.cert_file.with_extension("whole.pem");
+        fs::write(&whole, format!("{}{}", certificate.cert, certificate.key)).expect("write a certificate");
+        Self::bound(&format!("ssl crt {}", whole.display()), server)
+    }
+
+    fn bound(how: &str, server: &str) -> Self {
         let folder = tempfile::tempdir().expect("create a folder");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen for HAProxy");
         let addr = listener.local_addr().expect("an address");
         let config = format!(
             "defaults\n  mode tcp\n  timeout connect 20s\n  timeout client 20s\n  timeout server 20s\n\
-             frontend f\n  bind fd@0\n  default_backend b\nbackend b\n  server s {server}\n"
+             frontend f\n  bind fd@0 {how}\n  default_backend b\nbackend b\n  server s {server}\n"
         );
         let file = folder.path().join("haproxy.cfg");
         fs::write(&file, config).expect("write HAProxy's configuration");

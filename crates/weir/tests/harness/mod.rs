@@ -8,6 +8,7 @@ mod gateway;
 mod haproxy;
 mod http2;
 mod http2_origin;
+mod kafka;
 mod message;
 mod nginx;
 mod origin;
@@ -24,6 +25,7 @@ pub(crate) use gateway::{ADMIN_KEY, Gateway, Page, Reload, Start, replace, weir}
 pub(crate) use haproxy::Haproxy;
 pub(crate) use http2::{Frame, H2Client};
 pub(crate) use http2_origin::{H2Connection, News, h2_echo, h2_origin};
+pub(crate) use kafka::Kafka;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};

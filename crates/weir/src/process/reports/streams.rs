@@ -29,7 +29,7 @@ pub(super) struct Streams {
 }
 
 /// A stream.
-enum Stream {
+pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
@@ -72,7 +72,8 @@ impl Streams {
         }
     }
 
-    fn open(&self, to: &Tcp) -> io::Result<Stream> {
+    /// A stream that nobody else has.
+    pub(super) fn open(&self, to: &Tcp) -> io::Result<Stream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (to.host.as_str(), to.port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, to.timeout) {
@@ -115,7 +116,7 @@ impl Streams {
 impl Stream {
     /// Writes all of a batch within `limit`: a server that takes a byte now and then holds a thread no longer.
     #[allow(clippy::disallowed_methods, reason = "on a thread that no request waits for")]
-    fn write(&mut self, mut batch: &[u8], limit: Duration) -> io::Result<()> {
+    pub(super) fn write(&mut self, mut batch: &[u8], limit: Duration) -> io::Result<()> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "the server does not read");
         let begin = Instant::now();
         while !batch.is_empty() {
@@ -154,8 +155,32 @@ impl Stream {
         }
     }
 
+    /// Fills `room` within `limit`.
+    #[allow(clippy::disallowed_methods, reason = "on a thread that no request waits for")]
+    pub(super) fn read(&mut self, mut room: &mut [u8], limit: Duration) -> io::Result<()> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+        let begin = Instant::now();
+        while !room.is_empty() {
+            let read = match self {
+                Self::Plain(socket) => socket.read(room),
+                Self::Tls(stream) => stream.read(room),
+            };
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => room = std::mem::take(&mut room).get_mut(count..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+                Err(error) => return Err(error),
+            }
+            if !room.is_empty() && begin.elapsed() > limit {
+                return Err(late());
+            }
+        }
+        Ok(())
+    }
+
     /// False when the server has ended the stream.
-    fn is_alive(&mut self) -> bool {
+    pub(super) fn is_alive(&mut self) -> bool {
         let socket = match self {
             Self::Plain(socket) => &*socket,
             Self::Tls(stream) => &stream.sock,

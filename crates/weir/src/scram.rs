@@ -1,9 +1,9 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677) as a client, which PostgreSQL and MongoDB ask for.
+//! SCRAM (RFC 5802, RFC 7677) as a client, which PostgreSQL, MongoDB and Kafka ask for.
 
 use std::num::NonZeroU32;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Algorithm, SHA256, SHA512, digest};
 use aws_lc_rs::{hmac, pbkdf2};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,28 @@ use base64::engine::general_purpose::STANDARD;
 const GS2: &str = "n,,";
 /// Rounds that a server may ask for: fewer are too weak, more take too long.
 const ROUNDS: std::ops::RangeInclusive<u32> = 1_000..=10_000_000;
-const DIGEST: usize = 32;
+
+/// The hash of a mechanism.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hash {
+    /// SCRAM-SHA-256
+    Sha256,
+    /// SCRAM-SHA-512
+    Sha512,
+}
+
+impl Hash {
+    fn algorithms(self) -> (pbkdf2::Algorithm, hmac::Algorithm, &'static Algorithm) {
+        match self {
+            Self::Sha256 => (pbkdf2::PBKDF2_HMAC_SHA256, hmac::HMAC_SHA256, &SHA256),
+            Self::Sha512 => (pbkdf2::PBKDF2_HMAC_SHA512, hmac::HMAC_SHA512, &SHA512),
+        }
+    }
+}
 
 /// An exchange.
-pub(super) struct Scram {
+pub(crate) struct Scram {
+    hash: Hash,
     /// The client's first message without its beginning.
     first: String,
     nonce: String,
@@ -29,20 +47,20 @@ impl Scram {
     ///
     /// # Errors
     /// The system gives no random bytes.
-    pub(super) fn new(user: &str, password: &str) -> Result<Self, String> {
+    pub(crate) fn new(hash: Hash, user: &str, password: &str) -> Result<Self, String> {
         let mut bytes = [0; 18];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| "the system gives no random bytes".to_owned())?;
-        Ok(Self::with(user, password, &STANDARD.encode(bytes)))
+        Ok(Self::with(hash, user, password, &STANDARD.encode(bytes)))
     }
 
-    fn with(user: &str, password: &str, nonce: &str) -> Self {
+    fn with(hash: Hash, user: &str, password: &str, nonce: &str) -> Self {
         let user = user.replace('=', "=3D").replace(',', "=2C");
         let (nonce, password) = (nonce.to_owned(), password.to_owned());
-        Self { first: format!("n={user},r={nonce}"), nonce, password, expected: None }
+        Self { hash, first: format!("n={user},r={nonce}"), nonce, password, expected: None }
     }
 
     /// The first message.
-    pub(super) fn first(&self) -> String {
+    pub(crate) fn first(&self) -> String {
         format!("{GS2}{}", self.first)
     }
 
@@ -50,7 +68,7 @@ impl Scram {
     ///
     /// # Errors
     /// The server's message is none of such an exchange.
-    pub(super) fn answer(&mut self, server: &str) -> Result<String, String> {
+    pub(crate) fn answer(&mut self, server: &str) -> Result<String, String> {
         let wrong = || "the server's SCRAM message is wrong".to_owned();
         let field = |name: &str| server.split(',').find_map(|field| field.strip_prefix(name));
         let nonce =
@@ -58,11 +76,12 @@ impl Scram {
         let salt = field("s=").and_then(|salt| STANDARD.decode(salt).ok()).ok_or_else(wrong)?;
         let rounds = field("i=").and_then(|rounds| rounds.parse().ok()).filter(|rounds| ROUNDS.contains(rounds));
         let rounds = rounds.and_then(NonZeroU32::new).ok_or_else(wrong)?;
-        let mut salted = [0; DIGEST];
-        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, rounds, &salt, self.password.as_bytes(), &mut salted);
-        let sign = |key: &[u8], text: &[u8]| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text);
+        let (derived, signed, digested) = self.hash.algorithms();
+        let mut salted = vec![0; digested.output_len()];
+        pbkdf2::derive(derived, rounds, &salt, self.password.as_bytes(), &mut salted);
+        let sign = |key: &[u8], text: &[u8]| hmac::sign(&hmac::Key::new(signed, key), text);
         let client_key = sign(&salted, b"Client Key");
-        let stored_key = digest(&SHA256, client_key.as_ref());
+        let stored_key = digest(digested, client_key.as_ref());
         let last = format!("c={},r={nonce}", STANDARD.encode(GS2));
         let whole = format!("{},{server},{last}", self.first);
         let signature = sign(stored_key.as_ref(), whole.as_bytes());
@@ -76,7 +95,7 @@ impl Scram {
     ///
     /// # Errors
     /// The server refuses the password, or does not know it.
-    pub(super) fn finish(&self, server: &str) -> Result<(), String> {
+    pub(crate) fn finish(&self, server: &str) -> Result<(), String> {
         if let Some(reason) = server.split(',').find_map(|field| field.strip_prefix("e=")) {
             return Err(format!("the server refuses the password: {reason}"));
         }
@@ -92,12 +111,12 @@ impl Scram {
 
 #[cfg(test)]
 mod tests {
-    use super::Scram;
+    use super::{Hash, Scram};
 
     /// The example of RFC 7677 section 3.
     #[test]
     fn the_exchange_is_that_of_the_standard() {
-        let mut scram = Scram::with("user", "pencil", "rOprNGfwEbeRWgbNEkqO");
+        let mut scram = Scram::with(Hash::Sha256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO");
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let server = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
         let answer = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
@@ -111,5 +130,17 @@ mod tests {
         {
             assert!(scram.answer(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_longer_hash_is_used_as_well() {
+        let mut scram = Scram::with(Hash::Sha512, "user", "pencil", "rOprNGfwEbeRWgbNEkqO");
+        let server = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+        // Computed with another implementation.
+        let proof = "gMGXRcevScNtxZ6/8lQYpGtnsNAc3mGcmNomv+xnoOMw+3R2xNJdMNnzMlTN8PPC6wdp6dybEmDYXYTxwnYPJQ==";
+        let answer = format!("c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p={proof}");
+        assert_eq!(scram.answer(server), Ok(answer));
+        let shown = "v=ZQnYEgWQMFmmsM8aQMF0nDDCy/AgCzkwk8CmMZYcMg0vSVlKDanekLtifDSeVGT4+5ZxXnJq199RVG2rR7N7Zw==";
+        assert_eq!(scram.finish(shown), Ok(()));
     }
 }

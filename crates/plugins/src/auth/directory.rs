@@ -1,0 +1,178 @@
+//! A directory that is asked for passwords (LDAP, RFC 4511): connections to it, and binds on them.
+//!
+//! The messages are the worker's own bytes, because the clients that there are bring sockets of their own, and a bind is all
+//! that is asked for.
+
+mod message;
+mod name;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_net::tls::client::Setup;
+use weir_net::{Network, Stream};
+use weir_plugin::{BuildCx, Invalid, Slot};
+use weir_runtime::now_us;
+
+use message::Answer;
+pub(crate) use name::{host_and_port, user_dn};
+
+/// Idle connections that a worker keeps.
+const IDLE: usize = 5;
+/// Microseconds for which an idle connection is kept.
+const IDLE_US: u64 = 60_000_000;
+/// Most bytes of an answer.
+const MOST: usize = 64 << 10;
+
+/// The server of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// A name or an address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// TLS from the first byte, with certificates that are verified or not.
+    pub(crate) tls: Option<bool>,
+    /// Limit for a bind, connecting included.
+    pub(crate) timeout: Duration,
+}
+
+/// A directory.
+pub(crate) struct Directory {
+    server: Server,
+    tls: Option<Setup>,
+    /// The host as certificates name it.
+    name: String,
+    network: Arc<Network>,
+    idle: Arc<Slot<Idle>>,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Directory").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// Connections of a worker that nobody uses, each with the time since which.
+#[derive(Default)]
+struct Idle(RefCell<Vec<(Stream, u64)>>);
+
+/// Reasons why a bind has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// No connection, or no answer in time.
+    Away,
+    /// An answer that is none, or says that the server cannot check passwords now.
+    Unable,
+}
+
+impl Directory {
+    /// A directory; `field` of the configuration has its server.
+    ///
+    /// # Errors
+    /// The authorities for its certificate cannot be read.
+    pub(crate) fn build(field: &str, server: Server, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
+        let tls = server.tls.map(|verify| cx.network.tls(verify)).transpose();
+        let tls = tls.map_err(|reason| Invalid::new(field, reason))?;
+        let key = format!("directory {server:?}");
+        let name = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.clone() };
+        Ok(Self {
+            tls,
+            name,
+            network: Arc::clone(cx.network),
+            idle: cx.states.get_or_create(&key, Slot::default),
+            server,
+        })
+    }
+
+    /// Returns true if the directory takes this password for this distinguished name. An empty password is never taken: a
+    /// server would say yes to it without looking (RFC 4513 section 5.1.2).
+    ///
+    /// # Errors
+    /// The directory has not said yes or no.
+    pub(crate) async fn takes(&self, dn: &[u8], password: &[u8]) -> Result<bool, Fault> {
+        if dn.is_empty() || password.is_empty() {
+            return Ok(false);
+        }
+        let asked = weir_runtime::timeout(self.server.timeout, self.bind(dn, password)).await;
+        asked.unwrap_or(Err(Fault::Away))
+    }
+
+    async fn bind(&self, dn: &[u8], password: &[u8]) -> Result<bool, Fault> {
+        let question = message::bind(dn, password);
+        let idle = self.idle.get_or_start(Idle::default);
+        // The server may have closed one meanwhile; then another one is asked, and at last a fresh one.
+        while let Some(mut stream) = idle.take() {
+            if let Ok(answer) = ask(&mut stream, &question).await {
+                return idle.settle(stream, answer);
+            }
+        }
+        let Server { host, port, .. } = &self.server;
+        let connected = Stream::connect(host, *port, self.tls.as_ref(), &self.name, self.network.names()).await;
+        let mut stream = connected.map_err(|error| self.away(&error))?;
+        match ask(&mut stream, &question).await {
+            Ok(answer) => idle.settle(stream, answer),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Unable),
+            Err(error) => Err(self.away(&error)),
+        }
+    }
+
+    fn away(&self, error: &io::Error) -> Fault {
+        let Server { host, port, .. } = &self.server;
+        tracing::warn!(host, port, %error, "a directory cannot be reached");
+        Fault::Away
+    }
+}
+
+impl Idle {
+    fn take(&self) -> Option<Stream> {
+        let mut idle = self.0.borrow_mut();
+        let since = now_us().saturating_sub(IDLE_US);
+        idle.retain(|(_, used)| *used >= since);
+        idle.pop().map(|(stream, _)| stream)
+    }
+
+    /// Keeps a connection whose server has answered.
+    fn settle(&self, stream: Stream, answer: Answer) -> Result<bool, Fault> {
+        let is_good = match answer {
+            Answer::Good => true,
+            Answer::Refused => false,
+            Answer::Unable(code) => {
+                tracing::warn!(code, "a directory does not check passwords now");
+                return Err(Fault::Unable);
+            }
+        };
+        let mut idle = self.0.borrow_mut();
+        if idle.len() < IDLE {
+            idle.push((stream, now_us()));
+        }
+        Ok(is_good)
+    }
+}
+
+/// Sends a bind and reads the answer.
+async fn ask(stream: &mut Stream, question: &[u8]) -> io::Result<Answer> {
+    let mut sent = 0;
+    while let Some(rest) = question.get(sent..).filter(|rest| !rest.is_empty()) {
+        sent += poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, rest)).await?;
+    }
+    poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
+    let (mut received, mut room) = (Vec::new(), [0; 1024]);
+    loop {
+        let mut buffer = ReadBuf::new(&mut room);
+        poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut buffer)).await?;
+        if buffer.filled().is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        received.extend_from_slice(buffer.filled());
+        match message::answer(&received) {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) if received.len() <= MOST => {}
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no answer to a bind")),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A bind and its answer in the basic encoding rules (RFC 4511 sections 4.2 and 5.1).
+
+/// Number of the message on its connection, on which no other one is under way.
+const ID: u8 = 1;
+
+const INTEGER: u8 = 0x02;
+const OCTETS: u8 = 0x04;
+const ENUMERATED: u8 = 0x0a;
+const SEQUENCE: u8 = 0x30;
+const BIND_REQUEST: u8 = 0x60;
+const BIND_RESPONSE: u8 = 0x61;
+/// Simple authentication: a choice with the number 0.
+const SIMPLE: u8 = 0x80;
+
+/// Meaning of an answer to a bind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Good,
+    /// Name and password are not those of anybody.
+    Refused,
+    /// The server cannot say: its result code.
+    Unable(u8),
+}
+
+/// A bind of the version 3 with a name and a password.
+pub(super) fn bind(dn: &[u8], password: &[u8]) -> Vec<u8> {
+    let mut request = Vec::with_capacity(dn.len() + password.len() + 16);
+    put(&mut request, INTEGER, &[3]);
+    put(&mut request, OCTETS, dn);
+    put(&mut request, SIMPLE, password);
+    let mut message = Vec::with_capacity(request.len() + 16);
+    put(&mut message, INTEGER, &[ID]);
+    put(&mut message, BIND_REQUEST, &request);
+    let mut whole = Vec::with_capacity(message.len() + 8);
+    put(&mut whole, SEQUENCE, &message);
+    whole
+}
+
+fn put(out: &mut Vec<u8>, tag: u8, content: &[u8]) {
+    out.push(tag);
+    let bytes = (content.len() as u32).to_be_bytes();
+    match content.len() {
+        0..=0x7f => out.push(content.len() as u8),
+        _ => {
+            let skipped = bytes.iter().take_while(|byte| **byte == 0).count();
+            out.push(0x80 | (bytes.len() - skipped) as u8);
+            out.extend_from_slice(bytes.get(skipped..).unwrap_or_default());
+        }
+    }
+    out.extend_from_slice(content);
+}
+
+/// Bytes that are no answer to a bind.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// The answer to a bind; `None`: there is more of it to come.
+///
+/// # Errors
+/// The bytes are no answer to a bind, or more than one.
+pub(super) fn answer(bytes: &[u8]) -> Result<Option<Answer>, Broken> {
+    let Some((message, rest)) = take(bytes, SEQUENCE)? else { return Ok(None) };
+    if !rest.is_empty() {
+        return Err(Broken);
+    }
+    // Within the message nothing is to come.
+    let (id, rest) = take(message, INTEGER)?.ok_or(Broken)?;
+    let (response, _) = take(rest, BIND_RESPONSE)?.ok_or(Broken)?;
+    let (code, rest) = take(response, ENUMERATED)?.ok_or(Broken)?;
+    let (_, rest) = take(rest, OCTETS)?.ok_or(Broken)?;
+    take(rest, OCTETS)?.ok_or(Broken)?;
+    match (id, code) {
+        ([ID], [0]) => Ok(Some(Answer::Good)),
+        // No such object, an invalid name, no fitting or wrong credentials, no right to bind, and no will to do so (RFC 4511
+        // section 4.1.9): nobody with this name and password.
+        ([ID], [32 | 34 | 48 | 49 | 50 | 53]) => Ok(Some(Answer::Refused)),
+        ([ID], [code]) => Ok(Some(Answer::Unable(*code))),
+        _ => Err(Broken),
+    }
+}
+
+/// The content of an element, and the bytes behind it.
+type Element<'a> = (&'a [u8], &'a [u8]);
+
+/// The element with this tag at the front; `None`: there is more of it to come.
+fn take(bytes: &[u8], tag: u8) -> Result<Option<Element<'_>>, Broken> {
+    let Some((first, rest)) = bytes.split_first() else { return Ok(None) };
+    if *first != tag {
+        return Err(Broken);
+    }
+    let Some((length, rest)) = rest.split_first() else { return Ok(None) };
+    let (length, rest) = match length {
+        0..=0x7f => (usize::from(*length), rest),
+        0x81..=0x84 => {
+            let Some((digits, rest)) = rest.split_at_checked(usize::from(*length & 0x7f)) else { return Ok(None) };
+            (digits.iter().fold(0, |number, digit| number << 8 | usize::from(*digit)), rest)
+        }
+        _ => return Err(Broken),
+    };
+    Ok(rest.split_at_checked(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Broken, answer, bind};
+
+    #[test]
+    fn a_bind_is_encoded() {
+        let bytes = bind(b"cn=a", b"pw");
+        assert_eq!(bytes, b"\x30\x12\x02\x01\x01\x60\x0d\x02\x01\x03\x04\x04cn=a\x80\x02pw");
+        let long = bind(&[b'a'; 300], b"pw");
+        assert_eq!(long.get(..4), Some(&b"\x30\x82\x01\x3e"[..]));
+        assert_eq!(long.len(), 4 + 0x13e);
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let of = |code: u8| [&b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01"[..], &[code], b"\x04\x00\x04\x00"].concat();
+        for (code, meaning) in
+            [(0, Answer::Good), (49, Answer::Refused), (32, Answer::Refused), (51, Answer::Unable(51))]
+        {
+            assert_eq!(answer(&of(code)), Ok(Some(meaning)), "{code}");
+        }
+        let whole = of(0);
+        for end in 0..whole.len() {
+            assert_eq!(answer(&whole[..end]), Ok(None), "{end}");
+        }
+        // The length in four bytes, as Active Directory writes it.
+        let wide =
+            [&b"\x30\x84\x00\x00\x00\x10\x02\x01\x01\x61\x84\x00\x00\x00\x07\x0a\x01\x00\x04\x00\x04\x00"[..], b""]
+                .concat();
+        assert_eq!(answer(&wide), Ok(Some(Answer::Good)));
+        for broken in [
+            &b"HTTP/1.1 200 OK"[..],
+            b"\x30\x80\x00\x00",
+            b"\x30\x85\x00\x00\x00\x00\x01",
+            // Another message, an element that is longer than the message, and a second message.
+            b"\x30\x0c\x02\x01\x02\x61\x07\x0a\x01\x00\x04\x00\x04\x00",
+            b"\x30\x0c\x02\x01\x01\x78\x07\x0a\x01\x00\x04\x00\x04\x00",
+            b"\x30\x0c\x02\x01\x01\x61\x27\x0a\x01\x00\x04\x00\x04\x00",
+            b"\x30\x0c\x02\x01\x01\x61\x07\x0a\x01\x00\x04\x00\x04\x00\x30",
+            b"\x30\x08\x02\x01\x01\x61\x03\x0a\x01\x00",
+        ] {
+            assert_eq!(answer(broken), Err(Broken), "{broken:x?}");
+        }
+    }
+}
