@@ -12,6 +12,10 @@ use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
+use crate::functions::aws_lambda::AwsLambda;
+use crate::functions::azure_functions::AzureFunctions;
+use crate::functions::openfunction::Openfunction;
+use crate::functions::openwhisk::Openwhisk;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::public_api::PublicApi;
@@ -58,6 +62,7 @@ use crate::traffic::proxy_mirror::ProxyMirror;
 use crate::traffic::traffic_label::TrafficLabel;
 use crate::traffic::traffic_split::TrafficSplit;
 use crate::traffic::workflow::Workflow;
+use crate::transform::body_transformer::BodyTransformer;
 use crate::transform::brotli::Brotli;
 use crate::transform::echo::Echo;
 use crate::transform::error_page::ErrorPage;
@@ -76,8 +81,11 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &AttachConsumerLabel,
         &AuthzCasbin,
         &AuthzKeycloak,
+        &AwsLambda,
+        &AzureFunctions,
         &BasicAuth,
         &BatchRequests,
+        &BodyTransformer,
         &Brotli,
         &ClickhouseLogger,
         &ClientControl,
@@ -108,8 +116,10 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &MqttProxy,
         &NodeStatus,
         &Opa,
+        &Openfunction,
         &OpenidConnect,
         &Opentelemetry,
+        &Openwhisk,
         &OnPlan,
         &Prometheus,
         &ProxyCache,
