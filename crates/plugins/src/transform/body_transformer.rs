@@ -111,8 +111,8 @@ response:
         if conf.request.is_none() && conf.response.is_none() {
             cx.say([Invalid::new("", "expected request, response or both")]);
         }
-        let request = cx.ok(conf.request.map(|side| Transform::new("request", side)).transpose());
-        let response = cx.ok(conf.response.map(|side| Transform::new("response", side)).transpose());
+        let request = cx.ok(conf.request.as_ref().map(|side| Transform::new("request", side)).transpose());
+        let response = cx.ok(conf.response.as_ref().map(|side| Transform::new("response", side)).transpose());
         Some(Compiled::ready(Transforming {
             request: request?,
             response: response?,
@@ -143,7 +143,7 @@ enum Fault {
 }
 
 impl Transform {
-    fn new(side: &'static str, conf: Side) -> Result<Self, Invalid> {
+    fn new(side: &'static str, conf: &Side) -> Result<Self, Invalid> {
         let fault = |reason| Invalid::new(format!("{side}.template"), reason);
         let parse = |text: &str| Template::parse(text).map_err(fault);
         let takes_base64 =

@@ -16,8 +16,11 @@ pub(crate) struct Discovered {
     pub(crate) service: Service,
     recipe: Recipe,
     /// The upstream as it was built last, with the nodes that the registry reported.
-    last: Mutex<Option<(Arc<[NodeAddr]>, Arc<Upstream>)>>,
+    last: Mutex<Option<Built>>,
 }
+
+/// An upstream, and the nodes that it was built with.
+type Built = (Arc<[NodeAddr]>, Arc<Upstream>);
 
 impl Discovered {
     /// The upstream with the nodes that are known now.

@@ -27,8 +27,11 @@ pub struct DnsServices {
     dns: Dns,
     order: Arc<[DnsRecord]>,
     names: BTreeMap<Service, Name>,
-    under_way: JoinSet<(Service, Result<(Answer, DnsRecord), String>)>,
+    under_way: JoinSet<(Service, Resolved)>,
 }
+
+/// An answer, with the type of its records.
+type Resolved = Result<(Answer, DnsRecord), String>;
 
 /// State of a name.
 #[derive(Debug, Default)]
@@ -113,7 +116,7 @@ impl DnsServices {
         }
     }
 
-    fn take(&mut self, service: &Service, found: Result<(Answer, DnsRecord), String>) {
+    fn take(&mut self, service: &Service, found: Resolved) {
         let Some(name) = self.names.get_mut(service) else { return };
         let wait = match found {
             Ok((answer, kind)) => {
