@@ -135,7 +135,7 @@ impl<'a> Peer<'a> {
             | Code::HashKeyConstant | Code::HashKeyDoubtful { .. } | Code::FieldNeeds { .. } | Code::ChecksWithoutTls
             | Code::OwnFieldOfCheck { .. } | Code::AmbiguousStatus { .. } | Code::PemExpected | Code::OldTls
             | Code::OnlyOldTls | Code::ManagerWithoutKind | Code::ManagerWithout { .. } | Code::TokenInManager
-            | Code::InvalidProto { .. }
+            | Code::InvalidProto { .. } | Code::NoRegistry { .. }
             // Settings.
             | Code::MixedSettings { .. } | Code::UnknownToApisix | Code::RulesForSettings
             | Code::NoSettingOfVariable | Code::NoSuchSetting | Code::SettingsAtOdds { .. }

@@ -179,6 +179,7 @@ codes! {
     HashKeyText { reason: String } => "{reason}";
     HashKeyDoubtful { reason: String } => "{reason}; without it requests are hashed on the client's address";
     HashKeyConstant => "names no variable, so requests are hashed on the client's address";
+    NoRegistry { registry: &'static str } => "no servers of this registry are set: discovery.{registry} in the settings names them";
     NoUpstreamHost => "pass_host: rewrite needs upstream_host";
     FieldNeeds { field: &'static str, other: &'static str } => "{field} needs {other}";
     PassiveAlone => "passive checks need active ones: nothing else would bring a node back";

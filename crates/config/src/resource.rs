@@ -42,8 +42,8 @@ pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use stream_route::StreamRoute;
 pub use upstream::{
-    KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
-    UpstreamTls,
+    DiscoveryArgs, DiscoveryType, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout,
+    Upstream, UpstreamHost, UpstreamTls,
 };
 
 pub(crate) use proto::compile as compile_proto;

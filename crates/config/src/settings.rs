@@ -8,6 +8,7 @@ mod admin;
 pub mod apisix;
 mod choice;
 mod deployment;
+mod discovery;
 mod file_mode;
 mod http2;
 mod kong;
@@ -33,6 +34,11 @@ pub use choice::{
     Workers,
 };
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
+pub use discovery::{
+    ConsulDiscovery, ConsulKvDiscovery, ConsulSort, ConsulTimeout, DefaultService, Discovery, DiscoveryDump,
+    DnsDiscovery, DnsRecord, EurekaDiscovery, HttpScheme, KubernetesClient, KubernetesCluster, KubernetesServer,
+    NacosDiscovery, NamespaceSelector, RegistryTimeout,
+};
 pub use file_mode::FileMode;
 pub use http2::Http2;
 pub use kong::{Kong, KongHeader, KongUpstreamHeader};
@@ -102,6 +108,8 @@ pub struct Settings {
     pub server_header: ServerHeader,
     /// Resolving the names of upstream nodes.
     pub dns: Dns,
+    /// Registries that know the nodes of services, for upstreams with `service_name`.
+    pub discovery: Discovery,
     /// Settings for all upstreams.
     pub upstream: Upstreams,
     /// Watching the rules file, and the threads that work on the configuration.

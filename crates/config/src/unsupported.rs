@@ -56,8 +56,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Owner::StreamRoute, "protocol", When::Present, "protocols above TCP (xRPC)"),
     refuse(Owner::Service, "script", When::Present, "Lua scripts"),
     refuse(Owner::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
-    refuse(Owner::Upstream, "service_name", When::Present, "service discovery"),
-    refuse(Owner::Upstream, "discovery_type", When::Present, "service discovery"),
     refuse(Owner::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
 

@@ -11,7 +11,6 @@ mod azure_functions;
 mod basic_auth;
 mod body;
 mod bot_detection;
-mod called;
 mod caller;
 mod canary;
 mod captures;

@@ -5,8 +5,9 @@
 //! | `auth` | `attach-consumer-label`, `authz-casbin`, `authz-casdoor`, `authz-keycloak`, `basic-auth`, `cas-auth`, `forward-auth`, `hmac-auth`, `jwe-decrypt`, `jwt-auth`, `key-auth`, `ldap-auth`, `multi-auth`, `opa`, `openid-connect` |
 //! | `security` | `acl`, `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-cache`, `proxy-mirror`, `traffic-label`, `traffic-split`, `workflow` |
-//! | `transform` | `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
+//! | `transform` | `body-transformer`, `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `batch-requests`, `client-control`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
+//! | `functions` | `aws-lambda`, `azure-functions`, `openfunction`, `openwhisk` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
 //! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `file-logger`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
@@ -18,6 +19,7 @@ mod auth;
 mod cache;
 mod cookies;
 mod fields;
+mod functions;
 mod general;
 pub mod kong;
 mod number_hash;

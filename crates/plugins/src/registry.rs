@@ -17,6 +17,10 @@ use crate::auth::ldap_auth::LdapAuth;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
+use crate::functions::aws_lambda::AwsLambda;
+use crate::functions::azure_functions::AzureFunctions;
+use crate::functions::openfunction::Openfunction;
+use crate::functions::openwhisk::Openwhisk;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::public_api::PublicApi;
@@ -67,6 +71,7 @@ use crate::traffic::proxy_mirror::ProxyMirror;
 use crate::traffic::traffic_label::TrafficLabel;
 use crate::traffic::traffic_split::TrafficSplit;
 use crate::traffic::workflow::Workflow;
+use crate::transform::body_transformer::BodyTransformer;
 use crate::transform::brotli::Brotli;
 use crate::transform::degraphql::Degraphql;
 use crate::transform::echo::Echo;
@@ -87,8 +92,11 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &AuthzCasbin,
         &AuthzCasdoor,
         &AuthzKeycloak,
+        &AwsLambda,
+        &AzureFunctions,
         &BasicAuth,
         &BatchRequests,
+        &BodyTransformer,
         &Brotli,
         &CasAuth,
         &ClickhouseLogger,
@@ -126,8 +134,10 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &MultiAuth,
         &NodeStatus,
         &Opa,
+        &Openfunction,
         &OpenidConnect,
         &Opentelemetry,
+        &Openwhisk,
         &OnPlan,
         &Prometheus,
         &ProxyBuffering,

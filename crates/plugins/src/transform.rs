@@ -1,5 +1,6 @@
 //! Changes to requests and responses.
 
+pub(crate) mod body_transformer;
 pub(crate) mod brotli;
 mod coding;
 pub(crate) mod degraphql;

@@ -15,7 +15,7 @@ mod upstreams;
 
 use std::sync::Arc;
 
-use weir_config::settings::{Dns, PluginNames};
+use weir_config::settings::{Discovery, Dns, PluginNames};
 use weir_config::{
     APISIX, Checked, Code, CompiledConf, Diagnostic, Family, InvalidItems, Mark, Model, Node, PluginCatalog,
     ResourceKey, RouterMode, Scope, Settings,
@@ -27,9 +27,11 @@ use weir_router::Mode;
 
 use crate::chain::MOST_PLUGINS;
 use crate::snapshot::Snapshot;
+use crate::upstream::dns_services::DnsServices;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
+use crate::upstream::services::Services;
 use certificates::Certificates;
 use making::Compilation;
 pub(crate) use making::Kept;
@@ -56,7 +58,8 @@ pub struct Compiler {
     apis: Vec<Arc<dyn Api>>,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
-    health: HealthTable,
+    health: Arc<HealthTable>,
+    services: Arc<Services>,
     certificates: Certificates,
     network: Arc<Network>,
 }
@@ -194,7 +197,8 @@ impl Compiler {
             apis: Vec::new(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
-            health: HealthTable::default(),
+            health: Arc::default(),
+            services: Arc::new(Services::new(&settings.discovery)),
             certificates: Certificates::new(settings),
             network: Arc::new(Network::new(&settings.tls.trusted_certificate)),
         }
@@ -276,6 +280,20 @@ impl Compiler {
         self.health.sweep();
         self.endpoints.sweep();
         self.certificates.sweep();
+    }
+
+    /// The nodes of services, as registries report them.
+    #[must_use]
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// The resolver of services that name servers know; `None` where the settings name no servers.
+    ///
+    /// # Errors
+    /// A file of the settings cannot be read.
+    pub fn dns_services(&self, dns: &Dns, discovery: &Discovery) -> Result<Option<DnsServices>, String> {
+        DnsServices::new(&self.services, dns, discovery)
     }
 
     /// The resolver that keeps the addresses of named nodes fresh, and resolves names that plugins connect to.

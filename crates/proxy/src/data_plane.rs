@@ -20,6 +20,7 @@ use crate::listener::{Bound, HTTP, HTTPS, ListenRequest, ListenSocket, Listeners
 use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::spread::Spread;
+use crate::upstream::services::Services;
 use crate::worker::{Context, Drain, Shared};
 
 /// The running workers.
@@ -39,6 +40,10 @@ pub struct DataPlane {
     sockets: Vec<ListenSocket>,
     /// Snapshots that workers may still use; freed here and never by a worker.
     retired: Vec<Arc<Snapshot>>,
+    /// The configuration in force as it was compiled; what workers serve with has the nodes that registries know now.
+    base: Option<Arc<Snapshot>>,
+    /// The nodes of services.
+    services: Option<Arc<Services>>,
 }
 
 #[derive(Debug)]
@@ -135,7 +140,20 @@ impl DataPlane {
                 .spawn(move || acceptor::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision, beat });
         }
-        Ok(Self { addresses, files, workers, snapshots, drain, accepting, shared, taken, sockets, retired: Vec::new() })
+        Ok(Self {
+            addresses,
+            files,
+            workers,
+            snapshots,
+            drain,
+            accepting,
+            shared,
+            taken,
+            sockets,
+            retired: Vec::new(),
+            base: None,
+            services: None,
+        })
     }
 
     /// Number of workers with these settings.
@@ -161,8 +179,40 @@ impl DataPlane {
 
     /// Lets all workers serve the requests to come with this snapshot. Requests in flight end with the one they began with.
     pub fn apply(&mut self, snapshot: Arc<Snapshot>) {
+        if let Some(services) = &self.services {
+            services.want(snapshot.services());
+        }
         self.retired.push(Arc::clone(&snapshot));
-        self.snapshots.send_replace(Some(snapshot));
+        self.base = Some(snapshot);
+        self.renew_nodes();
+    }
+
+    /// Takes nodes from here that registries know.
+    pub fn discover_from(&mut self, services: &Arc<Services>) {
+        self.services = Some(Arc::clone(services));
+    }
+
+    /// The configuration in force, with the nodes that registries know now.
+    #[must_use]
+    pub fn with_nodes(&self) -> Option<Arc<Snapshot>> {
+        let (base, services) = self.base.as_ref().zip(self.services.as_ref())?;
+        Some(base.with_nodes(services))
+    }
+
+    /// Lets all workers serve the requests to come with the nodes that registries know now.
+    pub fn renew_nodes(&mut self) {
+        let Some(base) = &self.base else { return };
+        let snapshot = match &self.services {
+            Some(services) => base.with_nodes(services),
+            None => Arc::clone(base),
+        };
+        let is_new = !self.snapshots.borrow().as_ref().is_some_and(|current| Arc::ptr_eq(current, &snapshot));
+        if is_new {
+            if !Arc::ptr_eq(base, &snapshot) {
+                self.retired.push(Arc::clone(&snapshot));
+            }
+            self.snapshots.send_replace(Some(snapshot));
+        }
     }
 
     /// Follows the snapshots that are applied.
@@ -217,9 +267,22 @@ impl DataPlane {
 
     /// The snapshots that no worker uses any more. Dropping the last reference frees a snapshot, which takes a while.
     pub fn retire(&mut self) -> Vec<Arc<Snapshot>> {
-        let current = self.snapshots.borrow().as_ref().map(Arc::as_ptr);
-        let unused = |s: &mut Arc<Snapshot>| current != Some(Arc::as_ptr(s)) && !s.is_used_elsewhere();
-        self.retired.extract_if(.., unused).collect()
+        let current = self.snapshots.borrow().clone();
+        let mut unused = Vec::new();
+        let mut at = 0;
+        while let Some(snapshot) = self.retired.get(at) {
+            let others = self.retired.iter().chain(&current).filter(|other| !Arc::ptr_eq(other, snapshot));
+            // The tables of a configuration are freed with its last snapshot.
+            let is_last = !others.into_iter().any(|other| other.shares_tables(snapshot));
+            let is_current = current.as_ref().is_some_and(|current| Arc::ptr_eq(current, snapshot));
+            let is_free = if is_last { !snapshot.is_used_elsewhere() } else { Arc::strong_count(snapshot) == 1 };
+            if is_free && !is_current {
+                unused.push(self.retired.swap_remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        unused
     }
 
     /// The listening sockets, for another process.

@@ -1,8 +1,10 @@
 //! A compiled configuration: immutable, shared by all workers, swapped whole. Two of them may share most of what they
 //! are made of.
 
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_config::SharedSet;
 use weir_plugin::{ArgumentNames, Tables};
@@ -12,6 +14,7 @@ use crate::chain::{Brought, Chain};
 use crate::compile::{Kept, ListedDefinitions, left_out};
 use crate::stream::table::StreamTable;
 use crate::tls::server::Hosts;
+use crate::upstream::services::{Service, Services};
 use crate::upstream::{Timeouts, Upstream};
 
 /// Everything a worker needs to serve requests.
@@ -26,6 +29,8 @@ pub struct Snapshot {
     pub(crate) upstreams: Slots<Arc<Upstream>>,
     /// Numbers of the upstreams with health checks.
     pub(crate) checked: SharedSet<u32>,
+    /// Numbers of the upstreams whose nodes come from a registry.
+    pub(crate) discovered: SharedSet<u32>,
     /// Certificates.
     pub(crate) tls: Arc<Hosts>,
     pub(crate) streams: Arc<StreamTable>,
@@ -84,24 +89,69 @@ impl Snapshot {
         Arc::strong_count(self) > 1 || tables.into_iter().any(|tables| Arc::strong_count(tables) > 1)
     }
 
+    /// True if another snapshot has the same tables, so that dropping this one frees none.
+    pub(crate) fn shares_tables(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tables, &other.tables) && Arc::ptr_eq(&self.streams.tables, &other.streams.tables)
+    }
+
     /// The same configuration with 503 for every request, because of an invalid item that may guard any of them.
     #[must_use]
     pub fn refusing_all(&self) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self { global: left_out::before(&self.global), refuses_all: true, ..self.copy() })
+    }
+
+    /// The services that the nodes of upstreams come from.
+    pub(crate) fn services(&self) -> BTreeSet<Service> {
+        let upstreams = self.discovered.into_iter().filter_map(|number| self.upstreams.get(*number));
+        upstreams.filter_map(|upstream| Some(upstream.discovered.as_ref()?.service.clone())).collect()
+    }
+
+    /// Waits until registries have answered for the services of this configuration, at most for `limit`.
+    pub async fn await_nodes(&self, services: &Services, limit: Duration) {
+        let mut wanted = self.services();
+        if wanted.is_empty() {
+            return;
+        }
+        let mine = wanted.clone();
+        wanted.extend(services.wanted().borrow().iter().cloned());
+        services.want(wanted);
+        services.settled(&mine, limit).await;
+    }
+
+    /// The same configuration with the nodes that registries know now.
+    #[must_use]
+    pub fn with_nodes(self: &Arc<Self>, services: &Services) -> Arc<Self> {
+        let mut upstreams = self.upstreams.clone();
+        let mut differs = false;
+        for number in &self.discovered {
+            let Some(upstream) = self.upstreams.get(*number) else { continue };
+            let current = upstream.discovered.as_ref().and_then(|discovered| discovered.current(services));
+            if let Some(current) = current.filter(|current| !Arc::ptr_eq(current, upstream)) {
+                upstreams.set(*number, Some(current));
+                differs = true;
+            }
+        }
+        if differs { Arc::new(Self { upstreams, ..self.copy() }) } else { Arc::clone(self) }
+    }
+
+    /// A copy that shares everything, and that no change is made from.
+    fn copy(&self) -> Self {
+        Self {
             revision: self.revision,
             tables: Arc::clone(&self.tables),
             routes: self.routes.clone(),
             upstreams: self.upstreams.clone(),
             checked: self.checked.clone(),
+            discovered: self.discovered.clone(),
             tls: Arc::clone(&self.tls),
             streams: Arc::clone(&self.streams),
-            global: left_out::before(&self.global),
+            global: Arc::clone(&self.global),
             consumers: Arc::clone(&self.consumers),
             credential_arguments: Arc::clone(&self.credential_arguments),
             definitions: self.definitions,
             kept: None,
-            refuses_all: true,
-        })
+            refuses_all: self.refuses_all,
+        }
     }
 
     /// True if every request is answered 503, because an item is invalid that may guard any of them.

@@ -4,6 +4,8 @@ pub(crate) mod addresses;
 pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod connection;
+pub(crate) mod discovered;
+pub(crate) mod dns_services;
 pub(crate) mod endpoint;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -12,7 +14,9 @@ pub(crate) mod load;
 mod lookup;
 pub(crate) mod outgoing;
 pub(crate) mod pool;
+pub(crate) mod recipe;
 pub(crate) mod resolve;
+pub(crate) mod services;
 pub(crate) mod stream;
 
 use std::net::SocketAddr;
@@ -21,6 +25,7 @@ use std::sync::Arc;
 use weir_config::{ProxyHeader, Scheme};
 
 use balance::Balancer;
+use discovered::Discovered;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
 use weir_config::Checks;
@@ -54,6 +59,8 @@ pub(crate) struct Upstream {
     pub(crate) host: PassHost,
     /// Health checks of the nodes; with them each node has its [`Health`].
     pub(crate) checked: Option<Checked>,
+    /// Source of the nodes, where that is a registry of services.
+    pub(crate) discovered: Option<Arc<Discovered>>,
 }
 
 /// The item and the checks of an upstream with health checks.

@@ -19,6 +19,7 @@ mod agents;
 mod alerts;
 mod cli;
 mod commands;
+mod discovery;
 mod exports;
 mod failure;
 mod process;

@@ -168,7 +168,8 @@ fn forms_that_apisix_takes() {
     let other = json!({ "nodes": [{ "host": node.to_string(), "port": 1, "weight": 1 }] }).to_string();
     assert_eq!(put(&gateway, "upstreams/u", &other).0, 400, "two ports");
     let discovered = r#"{"service_name":"s","discovery_type":"dns","discovery_args":{}}"#;
-    assert!(put(&gateway, "upstreams/u", discovered).1.contains("service discovery"));
+    let route = format!(r#"{{"uri":"/d","upstream":{discovered}}}"#);
+    assert!(put(&gateway, "routes/d", &route).1.contains("discovery.dns in the settings"));
     gateway.must("PUT", "plugin_metadata/limit-count", r#"{"limit_header":"X-L","log_format":{"host":"$host"}}"#);
     gateway.must("PUT", "plugin_metadata/cors", r#"{"nothing":1}"#);
     assert_eq!(gateway.must("GET", "plugin_metadata/cors", "")["value"]["nothing"], 1);

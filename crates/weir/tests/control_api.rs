@@ -65,7 +65,7 @@ plugin_metadata:
         (
             "discovery/dns/dump",
             404,
-            json!({ "error_msg": "no service discovery is configured: it is not supported yet" }),
+            json!({ "error_msg": "no servers are set: discovery.dns in the settings names them" }),
         ),
         ("healthcheck", 200, json!({})),
         ("healthcheck/upstreams/u1", 404, json!({ "error_msg": "upstreams[u1] not found" })),

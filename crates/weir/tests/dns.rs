@@ -18,7 +18,7 @@ use crate::harness::{
 
 /// A real name server that answers from a hosts file with a TTL of one second.
 pub(crate) struct Dnsmasq {
-    process: Process,
+    pub(crate) process: Process,
     folder: TempDir,
     pub(crate) port: u16,
 }
@@ -32,7 +32,7 @@ impl Dnsmasq {
     }
 
     /// With further arguments.
-    fn with(hosts: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn with(hosts: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("create a folder");
         fs::write(folder.path().join("hosts"), hosts).expect("write the hosts");
         let port = free_port();
@@ -92,14 +92,14 @@ impl Dnsmasq {
         sent.is_ok() && socket.recv(&mut [0; 512]).is_ok()
     }
 
-    fn change(&self, hosts: &str) {
+    pub(crate) fn change(&self, hosts: &str) {
         fs::write(self.folder.path().join("hosts"), hosts).expect("write the hosts");
         self.process.signal(Signal::HUP);
     }
 }
 
 /// Two origins on one port of two addresses, each of which answers with its address and keeps connections.
-fn pair() -> (Origin, Origin, u16) {
+pub(crate) fn pair() -> (Origin, Origin, u16) {
     pair_answering(|ip, _| Answer::ok(&ip.to_string()))
 }
 

@@ -180,6 +180,31 @@ fn check_upstream_choice(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// The nodes come from a registry, or stand in the upstream.
+fn check_discovery(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let service = [("service_name", "discovery_type"), ("discovery_type", "service_name")];
+    let registry = node.get("discovery_type").and_then(Node::as_str).map(str::to_owned);
+    if let Some((key, args)) = node.entry("discovery_args")
+        && args.as_map().is_some_and(|args| !args.is_empty())
+        && registry.as_deref() != Some("nacos")
+    {
+        let why =
+            registry.map_or("without discovery_type".into(), |name| format!("with discovery_type: {name}").into());
+        found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), Code::NoEffect { why }));
+    }
+    let Some((key, _)) = service.iter().find_map(|(name, _)| node.entry(name)) else { return };
+    let mark = key.mark;
+    if node.get("nodes").is_some() {
+        let code = Code::OnlyOneOf { one: "nodes", other: "service_name" };
+        found.push(Diagnostic::error(mark, field(path, "service_name"), code));
+        return;
+    }
+    for (_, missing) in service.iter().filter(|(_, other)| node.get(other).is_none()) {
+        found.push(Diagnostic::error(mark, path, Code::MissingField { field: (*missing).to_owned() }));
+    }
+    node.insert("nodes", Node::empty_map());
+}
+
 /// The rules of an upstream; what is not supported and what has no effect is taken out of it.
 pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     drop_nulls(node, path, found);
@@ -189,17 +214,7 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         }
     }
     let taken = take_out(Owner::Upstream, node, path, found);
-    let discovery = ["service_name", "discovery_type"];
-    if let Some((key, args)) = node.entry("discovery_args")
-        && args.as_map().is_some_and(|args| !args.is_empty())
-        && !taken.contains(&"discovery_type")
-    {
-        let code = Code::NoEffect { why: "without discovery_type".into() };
-        found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), code));
-    }
-    if node.as_map().is_some() && node.get("nodes").is_none() && taken.iter().any(|name| discovery.contains(name)) {
-        node.insert("nodes", Node::empty_map());
-    }
+    check_discovery(node, path, found);
     mend_type(node, path, found);
     check_hash(node, path, found);
     let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");

@@ -23,7 +23,8 @@ resource! {
     /// meaning.
     pub struct Upstream {
         /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one
-        /// answers 503. A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
+        /// answers 503. A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records. Left
+        /// out beside `service_name`.
         pub nodes: Nodes,
         /// Algorithm that chooses a node for a request.
         #[serde(default)]
@@ -65,11 +66,17 @@ resource! {
         /// Idle connections that are kept for further requests.
         #[serde(default)]
         pub keepalive_pool: KeepalivePool,
-        /// Arguments of service discovery, without effect while there is no `discovery_type`: forms of tools send them
-        /// empty.
-        #[serde(default, rename = "discovery_args", skip_serializing_if = "Option::is_none")]
-        #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
-        pub _discovery_args: Option<Node>,
+        /// Name of the service whose nodes a registry knows, in the place of `nodes`; see [service
+        /// discovery](service-discovery.md). A service without a node answers 503.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1, max = 256))]
+        pub service_name: Option<String>,
+        /// The registry that knows `service_name`. Its servers stand in the settings, under `discovery`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub discovery_type: Option<DiscoveryType>,
+        /// Arguments of service discovery, for `discovery_type: nacos`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub discovery_args: Option<DiscoveryArgs>,
         /// The PROXY header that begins each connection to a node and carries the client's address and port. Such a
         /// connection carries one request. An extension: APISIX has it for streams only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,6 +85,56 @@ resource! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub checks: Option<Checks>,
     }
+}
+
+/// A registry that knows the nodes of services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiscoveryType {
+    /// Name servers.
+    Dns,
+    /// The catalog of Consul.
+    Consul,
+    /// The key-value store of Consul.
+    ConsulKv,
+    /// Nacos.
+    Nacos,
+    /// Eureka.
+    Eureka,
+    /// Kubernetes.
+    Kubernetes,
+}
+
+impl DiscoveryType {
+    /// All registries.
+    pub const ALL: [Self; 6] = [Self::Dns, Self::Consul, Self::ConsulKv, Self::Nacos, Self::Eureka, Self::Kubernetes];
+
+    /// Name in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Consul => "consul",
+            Self::ConsulKv => "consul_kv",
+            Self::Nacos => "nacos",
+            Self::Eureka => "eureka",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+}
+
+/// Arguments of service discovery.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiscoveryArgs {
+    /// Namespace of the service in Nacos; `public` unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub namespace_id: Option<String>,
+    /// Group of the service in Nacos; `DEFAULT_GROUP` unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub group_name: Option<String>,
 }
 
 /// The version of a PROXY header.

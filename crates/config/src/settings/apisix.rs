@@ -63,8 +63,8 @@ pub struct Translation<'a> {
 
 /// Sections that only `config.yaml` has, and those that settings of this gateway have as well.
 const SECTIONS: &[&str] =
-    &["apisix", "nginx_config", "plugin_attr", "stream_plugins", "discovery", "graphql", "ext-plugin", "wasm", "xrpc"];
-const SHARED: &[&str] = &["deployment", "plugins"];
+    &["apisix", "nginx_config", "plugin_attr", "stream_plugins", "graphql", "ext-plugin", "wasm", "xrpc"];
+const SHARED: &[&str] = &["deployment", "discovery", "plugins"];
 /// Sections of older versions.
 const OLD: &[&str] = &["etcd"];
 

@@ -265,6 +265,9 @@ fn between(settings: &Settings) -> Vec<Diagnostic> {
     if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
         error("dns.min_ttl".into(), "dns.min_ttl must not be longer than dns.max_ttl");
     }
+    for (path, rule) in settings.discovery.conflicts() {
+        error(path, rule);
+    }
     let listen = &settings.listen;
     let traffic = [("http", &listen.http), ("https", &listen.https), ("tcp", &listen.tcp), ("udp", &listen.udp)];
     for (at, listener) in listen.udp.iter().enumerate() {

@@ -149,7 +149,7 @@ fn limits() -> Vec<Limit> {
             json!([{"ca": pem(128)}, {"ca": pem(128), "depth": 0, "skip_mtls_uri_regex": ["^/health$"]}]),
             json!([{}, {"ca": pem(127)}, {"ca": pem(128), "depth": -1}, {"ca": pem(128), "skip_mtls_uri_regex": []}, {"ca": pem(128), "x": 1}]),
         ),
-        limit("upstreams", "service_name", json!([]), json!(["a"])),
+        limit("upstreams", "service_name", json!([]), json!(["a", "", 5])),
         limit("upstreams", "discovery_type", json!([]), json!(["dns"])),
         limit("upstreams", "discovery_args", json!([{}, { "group_name": "g" }]), json!(["g", 5])),
         limit("routes", "filter_func", json!([]), json!(["function(vars) return true end"])),

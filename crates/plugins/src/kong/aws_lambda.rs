@@ -1,7 +1,6 @@
 //! Kong's `aws-lambda`: requests are answered by a function of Amazon's Lambda.
 
 mod event;
-mod signature;
 
 use std::time::Duration;
 
@@ -17,9 +16,9 @@ use weir_plugin::{
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
-use super::called::answer;
+use crate::functions::called::answer;
+use crate::functions::signature::{self, Signed, Signer};
 use event::Forwarded;
-use signature::{Signed, Signer};
 
 /// The definition.
 #[derive(Debug)]
@@ -200,7 +199,7 @@ impl Define for AwsLambda {
             region: conf.region(),
             key: conf.aws_key.unwrap_or_default(),
             secret: conf.aws_secret.unwrap_or_default(),
-            service: "lambda",
+            service: "lambda".into(),
         };
         let query = conf.qualifier.map(|qualifier| format!("Qualifier={}", signature::encoded(&qualifier)));
         let name = FieldName::constant;

@@ -10,7 +10,7 @@ use weir_plugin::{
 };
 use weir_wire::name::FieldName;
 
-use super::called::{answer, copy_fields};
+use crate::functions::called::{answer, copy_fields};
 
 /// The definition.
 #[derive(Debug)]

@@ -1,8 +1,5 @@
 //! Kong's `proxy-cache`: responses kept in memory, shared by all workers.
 
-mod control;
-mod store;
-
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -17,8 +14,9 @@ use weir_wire::name::FieldName;
 use super::arguments::Arguments;
 use super::body;
 use super::consumer::id_of_consumer;
-use control::Control;
-use store::{Entry, Store};
+use crate::cache::directives::Directives;
+use crate::cache::freshness::Lifetime;
+use crate::cache::zone::{Collected, Stored, Zone};
 
 /// The definition.
 #[derive(Debug)]
@@ -158,7 +156,7 @@ impl Define for ProxyCache {
         Some(Compiled::build(move |build| {
             let state = format!("kong proxy-cache {}", conf.memory.dictionary_name);
             Ok(Cached {
-                store: build.states.get_or_create(&state, Store::default),
+                zone: build.states.get_or_create(&state, || Zone::new(ROOM)),
                 statuses: conf.response_code,
                 methods: conf.request_method,
                 content_types,
@@ -168,7 +166,12 @@ impl Define for ProxyCache {
                 vary_headers,
                 vary_arguments,
                 shown: conf.response_headers,
-                fields: Fields { status: name("X-Cache-Status"), key: name("X-Cache-Key"), age: name("age") },
+                fields: Fields {
+                    status: name("X-Cache-Status"),
+                    key: name("X-Cache-Key"),
+                    age: name("age"),
+                    control: name("Cache-Control"),
+                },
                 asked: PerRequest::new(),
             })
         }))
@@ -198,12 +201,13 @@ struct Fields {
     status: FieldName,
     key: FieldName,
     age: FieldName,
+    control: FieldName,
 }
 
 /// An instance.
 #[derive(Debug)]
 struct Cached {
-    store: Arc<Store>,
+    zone: Arc<Zone>,
     statuses: Vec<u16>,
     methods: Vec<String>,
     content_types: Vec<Vec<Vec<u8>>>,
@@ -223,15 +227,17 @@ struct Cached {
 struct Asked {
     key: [u8; 32],
     /// The response as far as it has come; `None`: it is not kept.
-    entry: Option<Entry>,
+    kept: Option<(Stored, Collected)>,
 }
 
 /// Longest body that is kept.
 const MOST_BODY: usize = 1 << 20;
+/// Room of a memory.
+const ROOM: usize = 64 << 20;
 
 impl Plugin for Cached {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let control = self.control(cx.request().field_str("cache-control"));
+        let control = self.control(cx.request().head.fields.all(cx.request().buffer.bytes(), &self.fields.control));
         let method = cx.request().method_bytes();
         let is_cacheable = self.methods.iter().any(|known| known.as_bytes() == method);
         let refuses =
@@ -244,17 +250,17 @@ impl Plugin for Cached {
         if self.shown.key {
             cx.set_response_field(&self.fields.key, |out| out.extend_from_slice(hex(&key).as_bytes()));
         }
-        let now = cx.unix_ms() / 1000;
-        let status = match self.store.get(&key) {
+        let now_ms = whole_seconds(cx.unix_ms());
+        let status = match self.zone.find(&key, |_, _| {}) {
             None if control.only_if_cached => {
                 return body::error(cx, 504, "The upstream server is timing out", &[]);
             }
             None => "Miss",
-            Some(entry) if self.is_fresh(&entry, &control, now) => return self.answer(cx, &entry, now),
+            Some(stored) if self.is_fresh(&stored, &control, now_ms) => return self.answer(cx, &stored, now_ms),
             Some(_) => "Refresh",
         };
         self.tell(cx, status);
-        self.asked.put(cx, Asked { key, entry: None });
+        self.asked.put(cx, Asked { key, kept: None });
         Flow::Continue
     }
 
@@ -270,14 +276,14 @@ impl Plugin for Cached {
             return Flow::Continue;
         };
         let response = cx.response();
-        let mut entry = Entry { status: response.status(), ttl, since: cx.unix_ms() / 1000, ..Entry::default() };
+        let mut stored = Stored::new(response.status(), whole_seconds(cx.unix_ms()), 0, ttl.saturating_mul(1000));
         for (name, value) in response.head.fields.iter(response.buffer.bytes()) {
             if is_kept(name) {
-                entry.fields.push((name.into(), value.into()));
+                stored.fields.push((name.into(), value.into()));
             }
         }
         if let Some(asked) = self.asked.get_mut(cx) {
-            asked.entry = Some(entry);
+            asked.kept = Some((stored, Collected::new(&self.zone)));
         }
         cx.filter_body(false);
         Flow::Continue
@@ -285,14 +291,14 @@ impl Plugin for Cached {
 
     fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
         let Some(asked) = self.asked.get_mut(cx) else { return Flow::Continue };
-        let Some(entry) = &mut asked.entry else { return Flow::Continue };
-        if entry.body.len() + piece.len() > MOST_BODY {
-            asked.entry = None;
+        let Some((_, body)) = &mut asked.kept else { return Flow::Continue };
+        if !body.add(piece, MOST_BODY) {
+            asked.kept = None;
             return Flow::Continue;
         }
-        entry.body.extend_from_slice(piece);
-        if last && let Some(entry) = asked.entry.take() {
-            self.store.put(asked.key, entry);
+        if last && let Some((mut stored, mut body)) = asked.kept.take() {
+            stored.body = body.take();
+            self.zone.store(&asked.key, Vec::new(), b"", stored);
         }
         Flow::Continue
     }
@@ -305,32 +311,32 @@ impl Cached {
         }
     }
 
-    fn control(&self, field: Option<&[u8]>) -> Control {
-        field.filter(|_| self.obeys).map(Control::parse).unwrap_or_default()
+    fn control<'v>(&self, values: impl Iterator<Item = &'v [u8]>) -> Directives {
+        if self.obeys { Directives::read(values) } else { Directives::default() }
     }
 
     /// True for a response that the request takes.
-    fn is_fresh(&self, entry: &Entry, control: &Control, now: u64) -> bool {
-        let age = now.saturating_sub(entry.since);
+    fn is_fresh(&self, stored: &Stored, control: &Directives, now_ms: u64) -> bool {
+        let (age, ttl) = (stored.age_ms(now_ms) / 1000, stored.lifetime_ms / 1000);
         if !self.obeys {
             return age <= self.ttl;
         }
         control.max_age.is_none_or(|most| age <= most)
-            && control.min_fresh.is_none_or(|least| entry.ttl.saturating_sub(age) >= least)
-            && age <= entry.ttl.saturating_add(control.max_stale.unwrap_or(0))
+            && control.min_fresh.is_none_or(|least| ttl.saturating_sub(age) >= least)
+            && age <= ttl.saturating_add(control.max_stale.unwrap_or(0))
     }
 
-    fn answer(&self, cx: &mut RequestCx<'_>, entry: &Entry, now: u64) -> Flow {
+    fn answer(&self, cx: &mut RequestCx<'_>, stored: &Stored, now_ms: u64) -> Flow {
         self.tell(cx, "Hit");
-        let mut answer = cx.reply(entry.status);
-        for (name, value) in &entry.fields {
+        let mut answer = cx.reply(stored.status);
+        for (name, value) in &stored.fields {
             answer = answer.named_bytes(name, value);
         }
         if self.shown.age {
-            let age = now.saturating_sub(entry.since).to_string();
+            let age = (stored.age_ms(now_ms) / 1000).to_string();
             answer = answer.named(&self.fields.age, age.as_bytes());
         }
-        answer.body(&entry.body).done()
+        answer.body(&stored.body).done()
     }
 
     /// Seconds for which a response may be used; `None` for one that is not kept.
@@ -343,15 +349,14 @@ impl Cached {
         if !self.obeys {
             return Some(self.ttl);
         }
-        let control = Control::parse(response.field_str("cache-control")?);
-        if control.private || control.no_store || control.no_cache {
+        response.field_str("cache-control")?;
+        let directives = Directives::read(response.head.fields.all(response.buffer.bytes(), &self.fields.control));
+        if directives.private || directives.no_store || directives.no_cache {
             return None;
         }
-        let expires = || {
-            let until = weir_wire::date::parse(response.field_str("expires")?)?;
-            Some(until.saturating_sub(cx.unix_ms() / 1000))
-        };
-        control.s_maxage.or(control.max_age).or_else(expires).filter(|ttl| *ttl > 0)
+        // Kong counts the time of an `Expires` from now, and not from the `Date` of the response.
+        let lifetime = Lifetime { directives, expires: response.field_str("expires"), date: None };
+        lifetime.seconds(cx.unix_ms() / 1000).filter(|ttl| *ttl > 0)
     }
 
     /// The key of a request: who asks and where, method, path, query and headers.
@@ -396,6 +401,11 @@ impl Cached {
         key.copy_from_slice(digest::digest(&digest::SHA256, &text).as_ref());
         key
     }
+}
+
+/// Kong counts ages in seconds.
+const fn whole_seconds(ms: u64) -> u64 {
+    ms / 1000 * 1000
 }
 
 /// False for fields of one message, and for those that the gateway tells anew.

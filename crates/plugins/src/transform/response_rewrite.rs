@@ -325,7 +325,7 @@ impl Plugin for Rewriting {
 const TOO_LONG: Flow = Flow::Abort(Failure::upstream(502, "response body longer than max_resp_body_size"));
 
 /// The first bytes of a gzip stream (RFC 1952 section 2.3.1).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+pub(super) const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Rewriting {
     fn ask_for_body(&self, cx: &mut ResponseCx<'_>) {
@@ -347,7 +347,7 @@ impl Rewriting {
 }
 
 /// Removes the fields that described the body before.
-fn forget_body(cx: &mut ResponseCx<'_>) {
+pub(super) fn forget_body(cx: &mut ResponseCx<'_>) {
     let response = cx.response_mut();
     let fields = &mut response.head.fields;
     fields.remove_known(Known::ContentEncoding);
@@ -356,7 +356,7 @@ fn forget_body(cx: &mut ResponseCx<'_>) {
     }
 }
 
-fn gunzip(body: &[u8]) -> Result<Vec<u8>, &'static str> {
+pub(super) fn gunzip(body: &[u8]) -> Result<Vec<u8>, &'static str> {
     let mut decoded = Vec::with_capacity(body.len().saturating_mul(4).min(1 << 20));
     let mut reader = flate2::read::MultiGzDecoder::new(body).take(MOST_BODY as u64 + 1);
     reader.read_to_end(&mut decoded).map_err(|_| "response body is not the gzip stream it claims to be")?;

@@ -230,8 +230,15 @@ impl<'m> Compilation<'m> {
         let protos = UsedProtos { protos: &model.protos, used: RefCell::new(std::mem::take(&mut self.protos)) };
         let numbered = std::mem::take(&mut self.numbered);
         let ledger = Ledger::new(compiler.compiled_size, self.size);
-        let upstreams =
-            Upstreams::new(&compiler.endpoints, &compiler.health, &compiler.certificates, model, &ledger, numbered);
+        let upstreams = Upstreams::new(
+            &compiler.endpoints,
+            &compiler.health,
+            &compiler.services,
+            &compiler.certificates,
+            model,
+            &ledger,
+            numbered,
+        );
         let upstreams = SharedUpstreams(RefCell::new(upstreams));
         for place in &self.places {
             if let Err(diagnostic) = upstreams.0.borrow_mut().renew(place) {
@@ -297,6 +304,7 @@ impl<'m> Compilation<'m> {
     fn snapshot(self, router: Router, numbered: Numbered, revision: u64, faults: &Faults) -> Snapshot {
         let left_out = faults.warnings.iter().any(Diagnostic::is_error);
         let (compiled, checked) = (numbered.compiled.clone(), numbered.checked.clone());
+        let discovered = numbered.discovered.clone();
         let Self { slots, stream_uses, layers, named, awaited, protos, size, .. } = self;
         let kept =
             Kept { model: self.model.clone(), numbered, slots, stream_uses, layers, named, awaited, protos, size };
@@ -312,6 +320,7 @@ impl<'m> Compilation<'m> {
             routes: self.routes,
             upstreams: compiled,
             checked,
+            discovered,
             tls: self.tls,
             global: self.global,
             streams: self.streams,

@@ -13,9 +13,9 @@ use super::ledger::Ledger;
 use super::left_out;
 use super::making::Compilation;
 use super::plugins::{Builder, Built};
-use super::upstreams;
 use crate::chain::{Chain, Phase};
 use crate::snapshot::Route;
+use crate::upstream::recipe;
 
 /// Compiled routes, and their patterns for the router.
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl<'m> Compilation<'m> {
                     logs: chain.has(Phase::Log),
                     chain,
                     upstream,
-                    timeouts: route.timeout.as_ref().map(|timeout| Box::new(upstreams::timeouts(timeout))),
+                    timeouts: route.timeout.as_ref().map(|timeout| Box::new(recipe::timeouts(timeout))),
                     websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
                 }
             }

@@ -2,24 +2,23 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_config::{
-    CheckType, Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, ResourceKey,
-    ResourceKind, Scheme, Service, SharedMap, SharedSet, Timeout,
+    Code, Diagnostic, Model, Origin, ResourceKey, ResourceKind, Scheme, Service as ServiceItem, SharedMap, SharedSet,
 };
-use weir_expr::Variable;
 use weir_plugin::{Turns, UpstreamSet};
 use weir_router::{Numbers, Slots};
 
 use super::certificates::Certificates;
 use super::ledger::Ledger;
-use crate::upstream::Keepalive;
+use crate::upstream::Upstream;
+use crate::upstream::balance::Balancer;
 use crate::upstream::balance::turns::RoundRobin;
-use crate::upstream::balance::{Balancer, MAX_NODES};
+use crate::upstream::discovered::Discovered;
 use crate::upstream::endpoint::Endpoints;
-use crate::upstream::health::{HealthTable, Means};
-use crate::upstream::{Checked, Node, PassHost as CompiledHost, Protocol, Timeouts, Upstream};
+use crate::upstream::health::HealthTable;
+use crate::upstream::recipe::{Recipe, protocol_of, protocol_of_checks};
+use crate::upstream::services::{Service, Services};
 
 /// The upstreams of a configuration. Plugins and routes add to them in turn.
 #[derive(Debug)]
@@ -65,8 +64,9 @@ impl Turns for RoundRobin {
 /// Upstreams under compilation.
 #[derive(Debug)]
 pub(super) struct Upstreams<'d> {
-    endpoints: &'d Endpoints,
-    health: &'d HealthTable,
+    endpoints: &'d Arc<Endpoints>,
+    health: &'d Arc<HealthTable>,
+    services: &'d Services,
     certificates: &'d Certificates,
     model: &'d Model,
     ledger: &'d Ledger,
@@ -98,6 +98,8 @@ pub(super) struct Numbered {
     pub(super) compiled: Slots<Arc<Upstream>>,
     /// Upstreams with health checks.
     pub(super) checked: SharedSet<u32>,
+    /// Upstreams whose nodes come from a registry.
+    pub(super) discovered: SharedSet<u32>,
     numbers: Numbers,
     /// Numbers of the upstreams that other items can refer to: in `upstreams`, in a service, in a route.
     places: SharedMap<ResourceKey, u32>,
@@ -113,14 +115,15 @@ struct Use {
 
 impl<'d> Upstreams<'d> {
     pub(super) fn new(
-        endpoints: &'d Endpoints,
-        health: &'d HealthTable,
+        endpoints: &'d Arc<Endpoints>,
+        health: &'d Arc<HealthTable>,
+        services: &'d Services,
         certificates: &'d Certificates,
         model: &'d Model,
         ledger: &'d Ledger,
         numbered: Numbered,
     ) -> Self {
-        Self { endpoints, health, certificates, model, ledger, numbered, asked: Vec::new(), idle: Vec::new() }
+        Self { endpoints, health, services, certificates, model, ledger, numbered, asked: Vec::new(), idle: Vec::new() }
     }
 
     /// Compiles the upstream at a place anew, if it is in use.
@@ -158,7 +161,7 @@ impl<'d> Upstreams<'d> {
     pub(super) fn of_route(
         &mut self,
         route: &weir_config::Route,
-        service: Option<&Service>,
+        service: Option<&ServiceItem>,
         anew: bool,
     ) -> Result<Option<u32>, Diagnostic> {
         let owner = Owner {
@@ -177,7 +180,7 @@ impl<'d> Upstreams<'d> {
     pub(super) fn of_owner(
         &mut self,
         owner: &Owner<'_>,
-        service: Option<&Service>,
+        service: Option<&ServiceItem>,
         anew: bool,
     ) -> Result<Option<u32>, Diagnostic> {
         if let Some(upstream) = owner.upstream {
@@ -277,6 +280,7 @@ impl<'d> Upstreams<'d> {
             }
             self.numbered.uses.set(number, None);
             self.numbered.checked.remove_cow(&number);
+            self.numbered.discovered.remove_cow(&number);
             self.numbered.numbers.give_back(number);
         }
         Some(self.numbered)
@@ -310,10 +314,15 @@ impl<'d> Upstreams<'d> {
         };
         let numbered = &mut self.numbered;
         let number = known.unwrap_or_else(|| numbered.numbers.take());
-        if compiled.checked.is_some() {
-            numbered.checked.insert_cow(number);
-        } else {
-            numbered.checked.remove_cow(&number);
+        for (is_in, set) in [
+            (compiled.checked.is_some(), &mut numbered.checked),
+            (compiled.discovered.is_some(), &mut numbered.discovered),
+        ] {
+            if is_in {
+                set.insert_cow(number);
+            } else {
+                set.remove_cow(&number);
+            }
         }
         numbered.compiled.set(number, Some(Arc::new(compiled)));
         if known.is_none() {
@@ -338,6 +347,7 @@ impl<'d> Upstreams<'d> {
                     http2: false,
                     tls: None,
                     checks: None,
+                    service_name: None,
                     ..upstream.clone()
                 };
                 &bare
@@ -347,67 +357,23 @@ impl<'d> Upstreams<'d> {
         let protocol = protocol_of(upstream);
         let of_checks = protocol_of_checks(upstream, protocol);
         let tls_of_checks = self.certificates.setup_of_checks(upstream, of_checks, self.model)?;
-        let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
-        let nodes: Box<[Node]> = upstream
-            .nodes
-            .0
-            .iter()
-            .map(|addr| {
-                let endpoint = self.endpoints.get(addr, tls.as_ref());
-                let host = host_of(addr, upstream.scheme);
-                let health = checked.as_ref().map(|checked| {
-                    let host = host_of_checks(upstream, &checked.checks, &host);
-                    let means = Means { protocol: of_checks, tls: tls_of_checks.as_ref(), host };
-                    self.health.get(&endpoint, &checked.checks, &means)
-                });
-                let host = if upstream.pass_host == PassHost::NodeName { name_of(addr) } else { host };
-                Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
-            })
-            .collect();
-        if nodes.len() > MAX_NODES {
-            let code = Code::TooManyNodes { most: MAX_NODES, found: nodes.len() };
-            return Err(Diagnostic::error(upstream.origin.mark, "nodes", code));
-        }
-        let key = match upstream.r#type {
-            weir_config::Balancer::Chash => {
-                let key = HashKey::new(upstream.hash_on, upstream.key.as_deref());
-                Some(key.map_err(|code| Diagnostic::error(upstream.origin.mark, "key", code))?)
-            }
-            _ => None,
+        let recipe = Recipe {
+            upstream: upstream.clone(),
+            kind,
+            id: id.into(),
+            tls,
+            tls_of_checks,
+            endpoints: Arc::clone(self.endpoints),
+            health: Arc::clone(self.health),
         };
-        let pool = &upstream.keepalive_pool;
-        Ok(Upstream {
-            size: 0,
-            reads_body: key.as_ref().is_some_and(|key| key.variables().any(Variable::reads_body)),
-            balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
-            retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
-            nodes,
-            retry_ms: match upstream.retry_timeout {
-                Duration::ZERO => u64::MAX,
-                limit => millis(limit),
-            },
-            timeouts: timeouts(&upstream.timeout),
-            has_timeouts: !upstream.timeout.is_default,
-            scheme: upstream.scheme,
-            protocol,
-            is_grpc: upstream.scheme.is_grpc(),
-            keepalive: Keepalive {
-                size: pool.size,
-                idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
-                // A connection with a PROXY header is its client's: no other request may follow on it.
-                requests: if upstream.proxy_protocol.is_some() { 1 } else { pool.requests },
-            },
-            proxy_protocol: upstream.proxy_protocol,
-            checked,
-            host: match upstream.pass_host {
-                PassHost::Pass => CompiledHost::Pass,
-                PassHost::Node | PassHost::NodeName => CompiledHost::Node,
-                PassHost::Rewrite => {
-                    let host = upstream.upstream_host.as_ref().map(|h| h.as_str()).unwrap_or_default();
-                    CompiledHost::Rewrite(host.as_bytes().into())
-                }
-            },
-        })
+        match Service::of(upstream) {
+            Some(service) if !self.services.has(service.registry) => {
+                let code = Code::NoRegistry { registry: service.registry.name() };
+                Err(Diagnostic::error(upstream.origin.mark, "discovery_type", code))
+            }
+            Some(service) => Discovered::build(recipe, service, self.services),
+            None => recipe.build(),
+        }
     }
 }
 
@@ -423,64 +389,4 @@ impl Numbered {
 /// Position of a fault in an upstream that is part of another item.
 fn inline(origin: &Origin, fault: Diagnostic) -> Diagnostic {
     Diagnostic { mark: origin.mark, ..fault.under(&format!("{}.upstream", origin.path)) }
-}
-
-/// Protocol that is spoken to the nodes of an upstream.
-fn protocol_of(upstream: &weir_config::Upstream) -> Protocol {
-    match upstream.scheme {
-        Scheme::Grpc | Scheme::Grpcs => Protocol::Http2,
-        Scheme::Http if upstream.http2 => Protocol::Http2,
-        Scheme::Https if upstream.http2 => Protocol::Negotiated,
-        // Of streams nobody asks.
-        Scheme::Http | Scheme::Https | Scheme::Tcp | Scheme::Tls | Scheme::Udp => Protocol::Http1,
-    }
-}
-
-/// Protocol of active checks of the types `http` and `https`: that of requests. At a port of its own something else answers,
-/// and without TLS nothing is negotiated.
-fn protocol_of_checks(upstream: &weir_config::Upstream, protocol: Protocol) -> Protocol {
-    let active = upstream.checks.as_ref().map(|checks| &checks.active);
-    let is_negotiable = active.is_some_and(|active| active.r#type == CheckType::Https);
-    match protocol {
-        _ if active.is_some_and(|active| active.port.is_some()) => Protocol::Http1,
-        Protocol::Negotiated if !is_negotiable => Protocol::Http1,
-        protocol => protocol,
-    }
-}
-
-pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {
-    Timeouts { connect: millis(timeout.connect), send: millis(timeout.send), read: millis(timeout.read) }
-}
-
-/// Milliseconds, never 0: a time limit always leaves some time.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
-/// The Host of active checks: their own, else what requests bring that have none from a client.
-fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, node: &'a str) -> &'a str {
-    let rewritten = upstream.upstream_host.as_ref().filter(|_| upstream.pass_host == PassHost::Rewrite);
-    checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
-}
-
-/// The Host of `pass_host: node`: without the port where that is the scheme's.
-fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
-    let name = name_of(node);
-    let has_port = match &node.host {
-        NodeHost::Unix(_) => false,
-        // The service is that of its domain, whichever port it has today.
-        NodeHost::Name(name) => NodeHost::domain_of_service(name).is_none(),
-        NodeHost::Ip(_) => true,
-    };
-    if has_port && node.port != scheme.default_port() { format!("{name}:{}", node.port) } else { name }
-}
-
-/// The host of a node, without a port. `localhost` for a Unix socket, as in nginx.
-fn name_of(node: &NodeAddr) -> String {
-    match &node.host {
-        NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
-        NodeHost::Ip(ip) => ip.to_string(),
-        NodeHost::Name(name) => NodeHost::domain_of_service(name).unwrap_or(name).to_owned(),
-        NodeHost::Unix(_) => "localhost".to_owned(),
-    }
 }

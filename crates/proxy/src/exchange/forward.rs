@@ -114,7 +114,11 @@ impl<D: Downstream> Runner<D> {
         let deadline = if upstream.is_grpc { self.timer.now().saturating_add(grpc::time_limit(x)) } else { u64::MAX };
         self.timer.cap(deadline);
         let give_up = self.timer.now().saturating_add(upstream.retry_ms).min(deadline);
-        let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
+        let reason = match upstream.discovered {
+            Some(_) => "service discovery knows no node of the service",
+            None => "upstream has no node",
+        };
+        let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, reason) };
         x.times.upstream_start = x.times.now;
         x.timed |= upstream.balancer.is_timed();
         let mut pending = PendingResponse::default();

@@ -267,6 +267,7 @@ mod tests {
             keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
             host: PassHost::Pass,
             checked: None,
+            discovered: None,
             proxy_protocol: None,
         }
     }

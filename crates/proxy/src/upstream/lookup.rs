@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_config::NodeHost;
 use weir_config::file::{self, MAX_FILE_BYTES};
-use weir_config::settings::Dns;
+use weir_config::settings::{Dns, DnsRecord};
 
 /// Tries of a question within `dns.timeout`.
 const TRIES: u32 = 3;
@@ -128,6 +128,45 @@ impl Lookup {
             }
         }
         Ok(answer)
+    }
+
+    /// Resolves a name by the types of records in `order`, until there is an answer; `last` is the type of the answer
+    /// before. Returns the type of the answer as well.
+    ///
+    /// # Errors
+    /// Nothing was found, for whatever reason: that of the last type.
+    pub(super) async fn records(
+        self: Arc<Self>,
+        name: &str,
+        order: &[DnsRecord],
+        last: Option<DnsRecord>,
+    ) -> Result<(Answer, DnsRecord), String> {
+        let kinds = order.iter().filter_map(|kind| if *kind == DnsRecord::Last { last } else { Some(*kind) });
+        let mut failed = "no type of records is asked for".to_owned();
+        for kind in kinds {
+            let found = match kind {
+                DnsRecord::Srv => Arc::clone(&self).service(name).await,
+                DnsRecord::A => self.of_type(name, RecordType::A).await,
+                DnsRecord::Aaaa => self.of_type(name, RecordType::AAAA).await,
+                // Aliases are followed with every other type.
+                DnsRecord::Cname | DnsRecord::Last => continue,
+            };
+            match found {
+                Ok(answer) => return Ok((answer, kind)),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn of_type(&self, name: &str, kind: RecordType) -> Result<Answer, String> {
+        let answer = timeout(self.timeout, self.resolver.lookup(name, kind)).await;
+        let answer = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+        let found: Vec<Found> = answer.answers().iter().filter_map(|r| r.data.ip_addr()).map(plain).collect();
+        if found.is_empty() {
+            return Err("the answer has no address".into());
+        }
+        Ok(Answer { found, ttl: Some(until(answer.valid_until())), name: None })
     }
 
     async fn addresses(&self, name: &str) -> Result<Answer, String> {

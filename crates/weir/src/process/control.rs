@@ -36,6 +36,7 @@ use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::Metrics;
 use weir_usage::Usage;
 
+use crate::discovery;
 use crate::process::drain::{self, Drain};
 use crate::process::error_log::ErrorLog;
 use crate::process::handover::{Files, Predecessor, SharedFiles};
@@ -264,7 +265,8 @@ impl Bound {
         // Inherited sockets that no setting names are closed.
         gateway.inherited = Inherited::default();
         let (logs, usage) = (&gateway.access_logs, gateway.usage.as_ref());
-        let data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, logs, usage)?;
+        let mut data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, logs, usage)?;
+        data_plane.discover_from(gateway.rules.compiler.services());
         Ok(Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane })
     }
 
@@ -346,6 +348,10 @@ impl Bound {
                 snapshot = newer;
             }
         }
+        let services = Arc::clone(rules.compiler.services());
+        discovery::start(&settings, &rules.compiler, &mut tasks).context("cannot ask registries (discovery)")?;
+        snapshot.await_nodes(&services, NAMES_LIMIT).await;
+        let _with_endpoints = snapshot.with_nodes(&services);
         let names = look_up_names(&rules, &settings, &mut tasks).await;
         let (revision, routes) = (snapshot.revision(), snapshot.route_count());
         data_plane.write().await.apply(snapshot);
@@ -377,9 +383,10 @@ impl Bound {
 
         let files = SharedFiles::new(gateway.files.into());
         let (plane, metrics_of_changes) = (Arc::clone(&data_plane), Arc::clone(&metrics));
-        let serving = Serving { data_plane: plane, metrics: metrics_of_changes, names, vacant, invalid };
+        let serving = Serving { data_plane: plane, metrics: metrics_of_changes, names, services, vacant, invalid };
         let is_standalone = matches!(source, Source::Memory { .. });
         let mut changing = JoinSet::new();
+        changing.spawn(serving.clone().follow_nodes());
         let (configuration, stored) = source.follow(&rules, serving, revision, hangup, &files, &mut changing);
 
         let schemas = Arc::new(schemas::all(&settings.plugins));
@@ -421,7 +428,8 @@ impl Bound {
             let hosts = Hosts::new(&settings.admin.hosts);
             let live = stored.as_ref().map(|(_, live)| live.clone());
             let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-            let control = Control { schemas, configuration, live, rules, data_plane, checks, info, hosts };
+            let discovery = settings.discovery.clone();
+            let control = Control { schemas, configuration, live, rules, data_plane, checks, info, discovery, hosts };
             tasks.spawn(servers::control::run(Server::new(listener, pages), left, Arc::new(control)));
         }
 

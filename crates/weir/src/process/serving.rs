@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock as Lock};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::RwLock;
-use tokio::time::timeout;
-use weir_proxy::{DataPlane, Snapshot};
+use tokio::time::{sleep, timeout};
+use weir_proxy::{DataPlane, Services, Snapshot};
 use weir_telemetry::metrics::Metrics;
 
 use crate::process::names::Names;
@@ -14,6 +14,9 @@ use crate::process::systemd::{self, NotifyState};
 
 /// Time limit of a change for resolving the names of its upstream nodes. After that it is live without their addresses.
 const NAMES_LIMIT: Duration = Duration::from_millis(100);
+
+/// Time in which reports of registries are gathered before workers take them over.
+const GATHERED: Duration = Duration::from_millis(20);
 
 /// Time limit for all workers to serve with a change.
 const TAKEN_LIMIT: Duration = Duration::from_secs(10);
@@ -24,6 +27,8 @@ pub(crate) struct Serving {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) names: Names,
+    /// The nodes of services.
+    pub(crate) services: Arc<Services>,
     /// True while no configuration has been in force yet, so that the gateway is not ready.
     pub(crate) vacant: Arc<AtomicBool>,
     pub(crate) invalid: InvalidItems,
@@ -58,8 +63,24 @@ impl InvalidItems {
 }
 
 impl Serving {
+    /// Lets the workers serve with the nodes of services as registries report them.
+    pub(crate) async fn follow_nodes(self) {
+        let mut changes = self.services.changes();
+        while changes.changed().await.is_ok() {
+            // Reports that come together are taken together.
+            sleep(GATHERED).await;
+            changes.mark_unchanged();
+            let _with_endpoints = self.data_plane.read().await.with_nodes();
+            self.names.look_up(NAMES_LIMIT).await;
+            self.data_plane.write().await.renew_nodes();
+        }
+    }
+
     /// Hands a configuration to the workers, and waits until all of them serve with it.
     pub(crate) async fn take(&self, snapshot: Arc<Snapshot>) {
+        // The same for services that registries are asked for, and the names of their nodes.
+        snapshot.await_nodes(&self.services, NAMES_LIMIT).await;
+        let _with_endpoints = snapshot.with_nodes(&self.services);
         // Requests to a new name fail until it is resolved, so the lookup gets a moment before the change is live.
         self.names.look_up(NAMES_LIMIT).await;
         let (revision, routes) = (snapshot.revision(), snapshot.route_count());

@@ -11,9 +11,11 @@ use tokio::task::spawn_blocking;
 use weir_admin::{Configuration, Hosts, Schemas};
 use weir_config::load::in_force;
 use weir_config::node::Node;
+use weir_config::settings::Discovery;
 use weir_proxy::{DataPlane, HealthChecks};
 use weir_store::{Item, Key, Kind};
 
+use crate::discovery::pages as pages_of_registries;
 use crate::servers::health_pages::{self, error, json as json_page};
 use crate::servers::pages::{Command, Leaving, Page, PageRequest, Server, text, with_type};
 use crate::servers::server_info::ServerInfo;
@@ -33,6 +35,8 @@ pub(crate) struct Control {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
     pub(crate) info: ServerInfo,
+    /// Registries of services.
+    pub(crate) discovery: Discovery,
     /// Host names under which the API may be reached.
     pub(crate) hosts: Hosts,
 }
@@ -109,9 +113,8 @@ impl Control {
                 );
             }
         }
-        if path.starts_with("/v1/discovery/") {
-            // The status of APISIX without service discovery, with a more precise text.
-            return Some(error(StatusCode::NOT_FOUND, "no service discovery is configured: it is not supported yet"));
+        if let Some(path) = path.strip_prefix("/v1/discovery/") {
+            return pages_of_registries::page(path, &self.discovery, self.rules.compiler.services());
         }
         health_pages::page(path, request.html, &self.checks, self.rules.key_prefix())
     }

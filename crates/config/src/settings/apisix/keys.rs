@@ -2,9 +2,9 @@
 
 use super::listeners::{http_listeners, http2, https_listeners, listeners, streams};
 use super::readers::{
-    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log, log_escape,
-    log_level, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from, real_ip_header, same,
-    shared_config_provider, status, time,
+    access_log, admin, admin_keys, admin_tls, clusters, config_provider, connections, control, dev_mode, error_log,
+    log_escape, log_level, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from, real_ip_header,
+    registry, same, shared_config_provider, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -30,7 +30,6 @@ const NO_NGINX: &str = "it is text for nginx's configuration, and there is no ng
 const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd` now";
 const NO_MEMORY_ZONES: &str = "memory is not reserved in zones; see `limits` for the bounds of what is kept";
 const NO_CACHE: &str = "zones of proxy-cache are in memory, 50 MiB each; its `plugin_metadata` has other sizes";
-const NO_DISCOVERY: &str = "service discovery is not supported yet";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
 const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
 
@@ -152,7 +151,13 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("nginx_config.http.variables_hash_max_size", "names of variables are not looked up while requests are served"),
     nothing("nginx_config.http.lua_shared_dict", NO_MEMORY_ZONES),
 
-    nothing("discovery", NO_DISCOVERY),
+    sets("discovery.dns", &["discovery.dns"], registry, ""),
+    sets("discovery.consul", &["discovery.consul"], registry, "`shared_size` has no effect: memory is not reserved"),
+    sets("discovery.consul_kv", &["discovery.consul_kv"], registry, ""),
+    sets("discovery.nacos", &["discovery.nacos"], registry, ""),
+    sets("discovery.eureka", &["discovery.eureka"], registry, ""),
+    sets("discovery.kubernetes", &["discovery.kubernetes"], clusters, "a mapping, or a list of them; `shared_size` has no effect"),
+    nothing("discovery.tars", "services of Tars are not supported yet"),
     sets("graphql.max_size", &["limits.body_variables"], same, "bytes, up to `limits.buffered_body`; other bodies that variables are read from have the same limit"),
     nothing("ext-plugin", "plugins in other programs are not supported yet"),
     sets("plugins", &["plugins"], plugins, "a plugin that is not in the list is refused; those that the gateway does not have are named at start"),

@@ -31,6 +31,32 @@ pub(super) fn one_or_several(to: &mut Translation<'_>, entry: &Entry<'_>) {
     }
 }
 
+/// The settings of a registry of services. APISIX reserves memory for some of them.
+pub(super) fn registry(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let value = without_reserve(to, entry.path, entry.value);
+    for setting in entry.settings {
+        to.set(setting, value.clone());
+    }
+}
+
+/// The settings of one cluster, or of several.
+pub(super) fn clusters(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let clusters = match &entry.value.kind {
+        Kind::Seq(clusters) => clusters.iter().map(|cluster| without_reserve(to, entry.path, cluster)).collect(),
+        _ => vec![without_reserve(to, entry.path, entry.value)],
+    };
+    set_all(to, entry, &Kind::Seq(clusters));
+}
+
+fn without_reserve(to: &mut Translation<'_>, path: &str, value: &Node) -> Node {
+    let mut value = value.clone();
+    if let Some((key, _)) = value.remove("shared_size") {
+        let code = Code::NoEffect { why: "here: memory is not reserved".into() };
+        to.found.push(Diagnostic::warning(key.mark, format!("{path}.shared_size"), code));
+    }
+    value
+}
+
 fn unquoted(value: &Node, setting: &str) -> Node {
     let is_text = leaves().iter().any(|leaf| leaf.path == setting && (leaf.text || leaf.list));
     match &value.kind {

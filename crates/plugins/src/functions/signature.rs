@@ -4,11 +4,11 @@ use aws_lc_rs::{digest, hmac};
 
 /// Whose signature it is, and for which service.
 #[derive(Clone)]
-pub(super) struct Signer {
-    pub(super) key: String,
-    pub(super) secret: String,
-    pub(super) region: String,
-    pub(super) service: &'static str,
+pub(crate) struct Signer {
+    pub(crate) key: String,
+    pub(crate) secret: String,
+    pub(crate) region: String,
+    pub(crate) service: String,
 }
 
 impl std::fmt::Debug for Signer {
@@ -19,21 +19,21 @@ impl std::fmt::Debug for Signer {
 
 /// A request to be signed. The path is encoded as it is sent.
 #[derive(Debug)]
-pub(super) struct Signed<'a> {
-    pub(super) method: &'a str,
-    pub(super) path: &'a str,
+pub(crate) struct Signed<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
     /// Arguments, encoded and in the order of names.
-    pub(super) query: &'a str,
+    pub(crate) query: &'a str,
     /// Fields by their names in lower case, in the order of names.
-    pub(super) fields: &'a [(&'a str, &'a str)],
-    pub(super) body: &'a [u8],
+    pub(crate) fields: &'a [(&'a str, &'a str)],
+    pub(crate) body: &'a [u8],
     /// Time as `20150830T123600Z`.
-    pub(super) time: &'a str,
+    pub(crate) time: &'a str,
 }
 
 impl Signer {
     /// Value of `Authorization`.
-    pub(super) fn authorization(&self, signed: &Signed<'_>) -> String {
+    pub(crate) fn authorization(&self, signed: &Signed<'_>) -> String {
         let names: Vec<&str> = signed.fields.iter().map(|(name, _)| *name).collect();
         let names = names.join(";");
         let fields: String = signed.fields.iter().map(|(name, value)| format!("{name}:{}\n", value.trim())).collect();
@@ -50,7 +50,7 @@ impl Signer {
         let digest = hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
         let text = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{digest}", signed.time);
         let mut key = format!("AWS4{}", self.secret).into_bytes();
-        for part in [day, &self.region, self.service, "aws4_request"] {
+        for part in [day, &self.region, &self.service, "aws4_request"] {
             key = sign(&key, part.as_bytes());
         }
         let signature = hex(&sign(&key, text.as_bytes()));
@@ -64,19 +64,24 @@ fn sign(key: &[u8], text: &[u8]) -> Vec<u8> {
 
 /// A path with its segments encoded (RFC 3986 section 2.3), once more where they are already.
 fn encoded_again(path: &str) -> String {
+    encoded_bytes(path.as_bytes())
+}
+
+/// The same for a path of any bytes.
+pub(crate) fn encoded_bytes(path: &[u8]) -> String {
     let mut out = Vec::with_capacity(path.len());
-    for byte in path.bytes() {
+    for byte in path {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/') {
-            out.push(byte);
+            out.push(*byte);
         } else {
-            weir_wire::target::push_escape(&mut out, byte);
+            weir_wire::target::push_escape(&mut out, *byte);
         }
     }
     String::from_utf8(out).unwrap_or_default()
 }
 
 /// A name as a segment of a path.
-pub(super) fn encoded(segment: &str) -> String {
+pub(crate) fn encoded(segment: &str) -> String {
     encoded_again(segment).replace('/', "%2F")
 }
 
@@ -85,7 +90,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A time as requests tell it.
-pub(super) fn time_of(seconds: u64) -> String {
+pub(crate) fn time_of(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     time.unwrap_or_default().strftime("%Y%m%dT%H%M%SZ").to_string()
 }
@@ -101,7 +106,7 @@ mod tests {
             key: "AKIDEXAMPLE".into(),
             secret: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".into(),
             region: "us-east-1".into(),
-            service: "iam",
+            service: "iam".into(),
         };
         let fields = [
             ("content-type", "application/x-www-form-urlencoded; charset=utf-8"),

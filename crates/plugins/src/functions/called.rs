@@ -22,7 +22,7 @@ fn is_own(name: &[u8]) -> bool {
 }
 
 /// Copies the fields of a request.
-pub(super) fn copy_fields(cx: &RequestCx<'_>, callout: &mut Callout) {
+pub(crate) fn copy_fields(cx: &RequestCx<'_>, callout: &mut Callout) {
     let request = cx.request();
     for (name, value) in request.head.fields.iter(request.buffer.bytes()).filter(|(name, _)| !is_own(name)) {
         if let Some(name) = std::str::from_utf8(name).ok().and_then(FieldName::new) {
@@ -32,7 +32,7 @@ pub(super) fn copy_fields(cx: &RequestCx<'_>, callout: &mut Callout) {
 }
 
 /// Answers a request with what a function has said. Names and values that no message may have are left out.
-pub(super) fn answer<'f>(
+pub(crate) fn answer<'f>(
     cx: &mut RequestCx<'_>,
     status: u16,
     fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
