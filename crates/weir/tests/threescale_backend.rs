@@ -227,7 +227,7 @@ fn what_is_too_long_is_refused_and_stuck_clients_hold_nobody_up() {
     client.offer(format!("GET /status?{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(70_000)));
     // The answer may be lost when the connection is closed before all of the head was sent.
     match client.try_response() {
-        Ok(answer) => assert_eq!(answer.status, 431),
+        Ok(answer) => assert!(matches!(answer.status, 414 | 431), "{}", answer.status),
         Err(fault) => assert!(matches!(fault, Fault::Reset | Fault::Closed), "{fault:?}"),
     }
     // Clients that send nothing give way to others, and those in the middle of a body take no more than their place.
