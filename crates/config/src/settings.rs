@@ -19,6 +19,7 @@ mod overlay;
 mod plans;
 mod quantity;
 mod store;
+mod threescale;
 mod usage;
 
 use std::net::IpAddr;
@@ -49,6 +50,7 @@ pub use overlay::{Leaf, SettingsSource, leaves};
 pub use plans::Plans;
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
 pub use store::Store;
+pub use threescale::ThreescaleBackend;
 pub use usage::{AlertOn, Usage, UsageAlert, UsageExport, UsageTarget};
 
 use crate::resource::AddrRange;
@@ -95,6 +97,8 @@ pub struct Settings {
     pub usage: Usage,
     /// Counts of plans.
     pub plans: Plans,
+    /// The backend of 3scale.
+    pub threescale_backend: ThreescaleBackend,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.
@@ -158,6 +162,8 @@ pub struct Listen {
     /// The control API: `ADDRESS:PORT`, `off` or `auto`: 127.0.0.1:9090 when resources live in a store, off with a
     /// rules file.
     pub control: AutoEndpoint,
+    /// The backend of [3scale](threescale-backend.md): `ADDRESS:PORT` or `off`.
+    pub threescale_backend: Endpoint,
 }
 
 /// TLS towards clients and upstreams.
@@ -466,6 +472,7 @@ impl Default for Listen {
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
             admin: AutoEndpoint::Auto,
             control: AutoEndpoint::Auto,
+            threescale_backend: Endpoint::Off,
         }
     }
 }

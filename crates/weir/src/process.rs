@@ -17,6 +17,7 @@ pub(crate) mod reports;
 pub(crate) mod serving;
 pub(crate) mod signals;
 pub(crate) mod systemd;
+pub(crate) mod threescale;
 pub(crate) mod tyk;
 pub(crate) mod upgrade;
 pub(crate) mod usage;

@@ -28,6 +28,7 @@ use crate::process::error_log::ErrorLog;
 use crate::process::handover::{Files, Inheritance, Predecessor};
 use crate::process::inherited::Inherited;
 use crate::process::priority::{stand_back, yield_to_workers};
+use crate::process::threescale::{self, ThreescaleBackend};
 use crate::process::upgrade::Program;
 use crate::process::{log_file, plan_counts, reports, systemd, tyk, usage};
 use crate::servers::admin::{AdminSetup, KONG_ADMIN};
@@ -126,7 +127,9 @@ fn run_with(
     let wanted = settings.limits.connections;
     let workers = DataPlane::worker_count(&settings) as u64;
     let udp = !settings.listen.udp.is_empty();
-    let servers = descriptors::share(descriptors, descriptors::open(), workers, udp, &mut settings.limits);
+    let for_threescale = threescale::connections(&settings, descriptors);
+    let open = descriptors::open() + for_threescale as u64;
+    let servers = descriptors::share(descriptors, open, workers, udp, &mut settings.limits);
     let connections = settings.limits.connections;
     if connections < wanted {
         tracing::info!(connections, "limits.connections is lowered to what file descriptors (ulimit -n) allow");
@@ -185,6 +188,8 @@ fn run_with(
         plan_counts::start(&settings, &rules, &metrics).context("cannot keep counts of plans (plans.keep_counts)")?;
     let plan_counts = PlanCounts::of(rules.compiler.states(), settings.limits.limit_keys as usize);
     let alerts = Alerts::start(&settings, usage.as_ref(), &plan_counts, &metrics).context("cannot start alerts")?;
+    let threescale = ThreescaleBackend::open(&settings, &plan_counts, for_threescale, predecessor.is_some())
+        .context("cannot start the backend of 3scale (listen.threescale_backend)")?;
     let flush = settings.reports.flush.duration();
     let nice = settings.config.nice;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -210,6 +215,7 @@ fn run_with(
         access_logs: access_logs.clone(),
         usage: usage.clone(),
         counts: plan_counts,
+        threescale,
         error_log: Arc::clone(&error_log),
         inherited,
         pages: servers.pages,

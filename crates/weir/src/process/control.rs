@@ -9,6 +9,7 @@
 //! admin on http://127.0.0.1:9180/apisix/admin
 //! dashboard on http://127.0.0.1:9180/
 //! control on http://127.0.0.1:9090/v1
+//! 3scale backend on http://127.0.0.1:3000/transactions
 //! store in /var/lib/weir
 //! ready
 //! ```
@@ -48,6 +49,7 @@ use crate::process::peaks::{Peaks, resident};
 use crate::process::serving::{InvalidItems, Serving};
 use crate::process::signals::{SignalAction, Signals};
 use crate::process::systemd::{self, NotifyState};
+use crate::process::threescale::ThreescaleBackend;
 use crate::process::tyk;
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
 use crate::servers::admin::AdminSetup;
@@ -94,6 +96,7 @@ pub(crate) struct Gateway {
     pub(crate) usage: Option<Arc<Usage>>,
     /// Counts of plans.
     pub(crate) counts: Arc<PlanCounts>,
+    pub(crate) threescale: Option<ThreescaleBackend>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
     /// Maximum number of connections of each server for metrics, status and control.
@@ -216,6 +219,7 @@ struct Bound {
     status_page: Option<TcpListener>,
     admin: Option<(AdminSetup, TcpListener)>,
     control: Option<TcpListener>,
+    threescale: Option<(ThreescaleBackend, TcpListener)>,
     data_plane: DataPlane,
 }
 
@@ -260,14 +264,27 @@ impl Bound {
         let admin_endpoint = gateway.admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
         let admin_listener = open("listen.admin", admin_endpoint)?;
         let control = open("listen.control", gateway.source.control_endpoint(&gateway.settings))?;
+        let threescale = open("listen.threescale_backend", listen.threescale_backend)?;
         let admin = gateway.admin.take().zip(admin_listener);
+        let threescale = gateway.threescale.take().zip(threescale);
         let sockets = gateway.inherited.traffic();
         // Inherited sockets that no setting names are closed.
         gateway.inherited = Inherited::default();
         let (logs, usage) = (&gateway.access_logs, gateway.usage.as_ref());
         let mut data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, logs, usage)?;
         data_plane.discover_from(gateway.rules.compiler.services());
-        Ok(Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane })
+        Ok(Self {
+            gateway,
+            signals,
+            hangup,
+            listening,
+            metrics_page,
+            status_page,
+            admin,
+            control,
+            threescale,
+            data_plane,
+        })
     }
 
     /// The lines for standard output, one per bound address.
@@ -292,6 +309,9 @@ impl Bound {
         if let Some(listener) = &self.control {
             addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
         }
+        if let Some((_, listener)) = &self.threescale {
+            addresses.push_str(&format!("3scale backend on http://{}/transactions\n", listener.local_addr()?));
+        }
         if let Source::Store { data, .. } = source
             && data.etcd.is_none()
         {
@@ -308,7 +328,8 @@ impl Bound {
         predecessor: &mut Option<Predecessor>,
     ) -> anyhow::Result<Running<'a>> {
         let addresses = self.addresses()?;
-        let Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane } = self;
+        let Self { gateway, signals, hangup, listening, metrics_page, status_page, .. } = self;
+        let (admin, control, threescale, data_plane) = (self.admin, self.control, self.threescale, self.data_plane);
         let Gateway { program, settings, rules, mut snapshot, mut source, metrics, pages, .. } = gateway;
         let (access_logs, error_log, usage) = (gateway.access_logs, gateway.error_log, gateway.usage);
         let counts = gateway.counts;
@@ -391,6 +412,9 @@ impl Bound {
 
         let schemas = Arc::new(schemas::all(&settings.plugins));
         let mut administering = JoinSet::new();
+        if let Some((backend, listener)) = threescale {
+            administering.spawn(backend.serve(listener, admin_left.clone()));
+        }
         let mut rest = None;
         if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
             let (at_rest, kong) = (Arc::<Rest>::default(), rules.is_of_entities());

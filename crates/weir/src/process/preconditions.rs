@@ -8,7 +8,7 @@ use weir_config::settings::{AccessLogPath, Endpoint, ErrorLogPath, ListenAddr};
 
 use crate::commands::run::LogSettings;
 use crate::failure::Failure;
-use crate::process::log_file;
+use crate::process::{log_file, threescale};
 use crate::servers::admin::AdminSetup;
 use crate::stored::etcd;
 
@@ -43,6 +43,7 @@ impl Preconditions {
             }
         }
         found.add(AdminSetup::check(settings));
+        found.add(threescale::check(settings));
         found.addresses(settings);
         found
     }
@@ -81,6 +82,7 @@ impl Preconditions {
             ("listen.status", listen.status),
             ("listen.admin", listen.admin.unless_given(Endpoint::Off)),
             ("listen.control", listen.control.unless_given(Endpoint::Off)),
+            ("listen.threescale_backend", listen.threescale_backend),
         ];
         for (name, endpoint) in servers {
             if let Some(address) = endpoint.addr() {

@@ -136,7 +136,11 @@ pub(crate) fn replace(listen: &mut Listen, sockets: &[InheritedSocket]) -> anyho
             *list = found.into_iter().map(|address| same(address.clone()).unwrap_or(address.into())).collect();
         }
     }
-    for (setting, endpoint) in [("listen.metrics", &mut listen.metrics), ("listen.status", &mut listen.status)] {
+    for (setting, endpoint) in [
+        ("listen.metrics", &mut listen.metrics),
+        ("listen.status", &mut listen.status),
+        ("listen.threescale_backend", &mut listen.threescale_backend),
+    ] {
         match addresses(setting).as_slice() {
             [] => {}
             [ListenAddr::Tcp(one)] => *endpoint = Endpoint::On(*one),

@@ -10,7 +10,7 @@ use weir_admin::Rest;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{
-    Embedded, Etcd, Folder, Frozen, History, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
+    Embedded, Etcd, Folder, Frozen, History, LastGood, Listing, OpenError, Options, Seal, Secrets, Store, StoreError,
 };
 use weir_telemetry::metrics::StoreStatus;
 
@@ -224,7 +224,11 @@ impl Lent {
 
 /// The key from the settings, or else that of the folder.
 pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure> {
-    let fields = Arc::new(SecretFields);
+    seal_of(folder, settings, Arc::new(SecretFields))
+}
+
+/// The same for a store of other resources, with what is secret in them.
+pub(crate) fn seal_of(folder: &Folder, settings: &Settings, fields: Arc<dyn Secrets>) -> Result<Seal, Failure> {
     match settings.store.key.expose() {
         "" => {
             // A new key could not decrypt an existing store.

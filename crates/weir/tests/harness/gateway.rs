@@ -39,6 +39,8 @@ pub(crate) struct Gateway {
     pub(crate) admin: Option<SocketAddr>,
     /// The address of the control API, if there is one.
     pub(crate) control: Option<SocketAddr>,
+    /// The address of the 3scale backend, if there is one.
+    pub(crate) threescale: Option<SocketAddr>,
     /// The protocol that clients speak.
     protocol: Protocol,
     folder: TempDir,
@@ -311,6 +313,7 @@ impl Start {
             status: nowhere,
             admin: None,
             control: None,
+            threescale: None,
             protocol: self.protocol,
             folder,
             lines: lines.into(),
@@ -372,6 +375,8 @@ impl Gateway {
                 self.status = address(rest);
             } else if let Some(rest) = line.strip_prefix("control on ") {
                 self.control = Some(address(rest));
+            } else if let Some(rest) = line.strip_prefix("3scale backend on ") {
+                self.threescale = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("admin on ") {
                 self.admin = Some(address(rest));
             } else if line == "ready" {

@@ -11,7 +11,7 @@ use weir_plugin::StateRegistry;
 
 use super::{period_name, watch::QuotaWatch};
 use crate::traffic::key::{Key, Which};
-use crate::traffic::limit_count::counter::{Charge, Counter, MAX_COUNT, Taken};
+use crate::traffic::limit_count::counter::{Charge, Counter, MAX_COUNT, Quota, Taken, WindowKind};
 use crate::traffic::meter::{Span, length};
 use crate::traffic::table::{Entry, Full, Table};
 
@@ -144,6 +144,25 @@ impl PlanCounts {
         Some((parts.join(":").into_bytes(), span.charge(MAX_COUNT, 0, now)))
     }
 
+    /// The units in a bucket: a count that ends at a time which its name settles. Times are milliseconds since 1970.
+    #[must_use]
+    pub fn units(&self, name: &[u8], now: u64) -> u64 {
+        self.look(name, now, &bucket(now, now + 1, 0)).map_or(0, |taken| MAX_COUNT - taken.remaining)
+    }
+
+    /// Adds units to a bucket, whatever is in it; the sum is 1099511627775 at most. False without room for another count.
+    #[must_use]
+    pub fn add_units(&self, name: &[u8], now: u64, ends: u64, units: u64) -> bool {
+        units == 0 || self.charge(name, now, &bucket(now, ends, units)).is_ok()
+    }
+
+    /// Puts so many units in the place of those in a bucket. False without room for another count.
+    #[must_use]
+    pub fn set_units(&self, name: &[u8], now: u64, ends: u64, units: u64) -> bool {
+        self.clear(name, &bucket(now, ends, 0));
+        self.add_units(name, now, ends, units)
+    }
+
     /// Hands over up to `most` counts that have changed since they were handed over.
     pub fn take_changed(&self, most: usize, out: &mut Vec<PlanCount>) {
         for _ in 0..most {
@@ -217,6 +236,13 @@ impl PlanCounts {
     }
 }
 
+/// A charge of a bucket that ends at some time, which nothing refuses.
+fn bucket(now: u64, ends: u64, units: u64) -> Charge {
+    let window = ends.saturating_sub(now).max(1);
+    let quota = Quota { count: MAX_COUNT, window, kind: WindowKind::Fixed };
+    Charge { quota, period: window.max(SHORTEST), units, counts_refused: true }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{PlanCount, PlanCounts, Span, length};
@@ -276,6 +302,27 @@ mod tests {
         assert_eq!((counts.reset(&parts("jack")), counts.reset(&parts("jill")), used("jack")), (true, false, None));
         let left = |name: &[u8]| counts.look(name, 1000, &Charge::one(&quota)).map(|taken| taken.remaining);
         assert_eq!((left(b"a"), left(b"nobody")), (Some(6), None));
+    }
+
+    #[test]
+    fn buckets_are_added_to_and_set() {
+        let counts = PlanCounts::of(&StateRegistry::default(), 2);
+        counts.keep();
+        let units = |name: &[u8], now| counts.units(name, now);
+        assert_eq!(units(b"a", 1000), 0);
+        assert!(counts.add_units(b"a", 1000, HOUR, 5) && counts.add_units(b"a", 2000, HOUR, 2));
+        assert!(counts.add_units(b"b", 1000, HOUR, 0), "which needs no room");
+        assert!(counts.add_units(b"b", 1000, 1_500, 3) && !counts.add_units(b"c", 1000, HOUR, 1));
+        assert_eq!([units(b"a", 2000), units(b"b", 1499), units(b"b", 1500), units(b"c", 1000)], [7, 3, 0, 0]);
+        // Even the last moments of a bucket are kept, and what is set is newer than what was added.
+        assert_eq!(changed(&counts).len(), 2);
+        assert!(counts.set_units(b"a", 2000, HOUR, 4));
+        let set = PlanCount { name: b"a".as_slice().into(), ends: HOUR + 1, count: 4, before: 0, linger: 0 };
+        assert_eq!((units(b"a", 2000), changed(&counts)), (4, vec![set]));
+        assert!(counts.set_units(b"a", 2000, HOUR, 0));
+        assert_eq!(units(b"a", 2000), 0);
+        assert!(counts.add_units(b"a", 2000, HOUR, u64::MAX));
+        assert_eq!(units(b"a", 2000), (1 << 40) - 1);
     }
 
     #[test]
