@@ -30,6 +30,7 @@ mod requests;
 mod security;
 mod traffic;
 mod transform;
+pub mod threescale;
 pub mod tyk;
 
 pub use apis::{Apis, Offload};

@@ -109,6 +109,7 @@ mod streams_postgres;
 mod streams_udp;
 mod strict;
 mod systemd;
+mod threescale;
 mod time_limits;
 mod tls;
 mod tls_scan;

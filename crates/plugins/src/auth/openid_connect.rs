@@ -1,7 +1,7 @@
 //! `openid-connect`: an identity provider says who calls (OpenID Connect Core, RFC 6749, RFC 6750, RFC 7662).
 
 mod bearer;
-mod claims;
+pub(crate) mod claims;
 pub(crate) mod client;
 pub(crate) mod conf;
 mod flow;

@@ -16,7 +16,7 @@ fn time(claims: &Claims, name: &str) -> Result<Option<f64>, String> {
 ///
 /// # Errors
 /// Says which claim does not hold.
-pub(super) fn check_times(claims: &Claims, now: f64, slack: f64) -> Result<(), String> {
+pub(crate) fn check_times(claims: &Claims, now: f64, slack: f64) -> Result<(), String> {
     if time(claims, "exp")?.is_some_and(|exp| exp + slack <= now) {
         return Err("the token has expired".into());
     }

@@ -18,8 +18,8 @@ use super::jose::{Jwt, KeySet, Verdict};
 
 /// Members of the discovery document (OpenID Connect Discovery section 3, RFC 8414) that are used.
 #[derive(Debug, Deserialize)]
-pub(super) struct Document {
-    pub(super) issuer: String,
+pub(crate) struct Document {
+    pub(crate) issuer: String,
     pub(super) jwks_uri: Option<String>,
     pub(super) introspection_endpoint: Option<String>,
     pub(super) authorization_endpoint: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct Document {
 
 /// Why the provider gave no answer that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Callout(CalloutError),
     /// Another status than was expected.
     Status,
@@ -48,7 +48,7 @@ pub(super) enum Fault {
 
 impl Fault {
     /// A few words for logs and `X-Weir-Error`.
-    pub(super) const fn reason(self) -> &'static str {
+    pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Callout(CalloutError::Busy) => "openid-connect: too many callouts under way",
             Self::Callout(CalloutError::TooLarge) => "openid-connect: answer of the provider too large",
@@ -108,7 +108,7 @@ pub(crate) fn split_origin(uri: &str) -> Option<(String, &str)> {
 
 /// A provider as configured, before its upstreams are built.
 #[derive(Debug)]
-pub(super) struct ProviderConf {
+pub(crate) struct ProviderConf {
     pub(super) discovery: String,
     origins: Vec<(String, ServiceUri)>,
     timeout: Duration,
@@ -116,7 +116,7 @@ pub(super) struct ProviderConf {
 
 impl ProviderConf {
     /// Reads the URIs; `named` are the origins that `endpoint_origins` has, `endpoints` further URIs of the configuration.
-    pub(super) fn new(
+    pub(crate) fn new(
         discovery: &str,
         named: &[String],
         endpoints: &[(&'static str, &str)],
@@ -153,7 +153,7 @@ impl ProviderConf {
         Ok(Self { discovery: discovery.to_owned(), origins, timeout: options.timeout })
     }
 
-    pub(super) fn build(self, keys_ms: u64, cx: &BuildCx<'_>) -> Result<Provider, Invalid> {
+    pub(crate) fn build(self, keys_ms: u64, cx: &BuildCx<'_>) -> Result<Provider, Invalid> {
         let key = format!("openid-connect {} {}", cx.place, cx.conf.to_json());
         let memory = cx.states.get_or_create(&key, Memory::new);
         let build = |(origin, service): (String, ServiceUri)| Ok((origin, service.build(cx)?));
@@ -183,7 +183,7 @@ impl Memory {
 
 /// A provider.
 #[derive(Debug)]
-pub(super) struct Provider {
+pub(crate) struct Provider {
     discovery: String,
     origins: Vec<(String, Service)>,
     timeout: Duration,
@@ -220,7 +220,7 @@ impl Provider {
     }
 
     /// The discovery document.
-    pub(super) async fn document(&self, now_ms: u64, io: &dyn Io) -> Arc<Result<Document, Fault>> {
+    pub(crate) async fn document(&self, now_ms: u64, io: &dyn Io) -> Arc<Result<Document, Fault>> {
         let ask = || async {
             let mut bytes = 0;
             let document = self.fetch(&self.discovery, io).await.and_then(|answer| {
@@ -256,7 +256,7 @@ impl Provider {
 
     /// Verifies the signature of a token with the provider's keys. They are asked for once more when none fits, at most
     /// every half minute, whatever tokens clients make up.
-    pub(super) async fn verifies(&self, token: &Jwt<'_>, now_ms: u64, io: &dyn Io) -> Result<bool, Fault> {
+    pub(crate) async fn verifies(&self, token: &Jwt<'_>, now_ms: u64, io: &dyn Io) -> Result<bool, Fault> {
         let generation = self.memory.generation.load(Relaxed);
         let known = self.keys(&generation.to_le_bytes(), self.keys_ms, now_ms, io).await;
         match known.as_ref().as_ref().map_err(|fault| *fault)?.verify(token) {
