@@ -36,6 +36,7 @@ impl Site {
         self.starting(services).start()
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "configurations are written where they are passed")]
     fn starting(&self, services: Value) -> Start {
         Start::at(&self.file(&json!({ "services": services })))
     }
@@ -47,6 +48,7 @@ impl Site {
     }
 
     /// A service with a key, which counts all requests as hits.
+    #[allow(clippy::needless_pass_by_value, reason = "configurations are written where they are passed")]
     fn service(&self, proxy: Value) -> Value {
         let mut all = json!({
             "api_backend": format!("http://{}", self.origin.node()),
@@ -247,7 +249,9 @@ fn mapping_rules_say_what_is_asked() {
         // A key of its own, so that no verdict is known.
         let before = site.asked().len();
         let response = send(&gateway, &request.replacen("user_key=good", &format!("user_key=good&n={before}"), 1));
-        let asked = site.asked().split_off(before);
+        let mut asked = site.asked().split_off(before);
+        // A verdict may have been asked for again meanwhile.
+        asked.retain(|target| target.contains("authrep"));
         if usage.is_empty() {
             assert_eq!((response.status, asked.len()), (404, 0), "{request}");
         } else {

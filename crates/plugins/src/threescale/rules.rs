@@ -290,8 +290,8 @@ mod tests {
             usage.write_report(&metrics, &mut out);
             String::from_utf8(out).expect("text")
         };
-        for (method, path, query, owner, expected) in [
-            ("GET", "/a/b", &[][..], None, "hits=3"),
+        let cases: [(&str, &str, &[(&str, &str)], Option<u64>, &str); 9] = [
+            ("GET", "/a/b", &[], None, "hits=3"),
             ("PUT", "/a/b", &[], None, "hits=2"),
             ("GET", "/a/q", &[("p", "x"), ("v", "1"), ("v", "2")], None, "hits=1&q=1"),
             ("GET", "/a/q", &[("v", "2")], None, "hits=1"),
@@ -300,7 +300,8 @@ mod tests {
             ("POST", "/none", &[], None, ""),
             ("GET", "/o", &[], Some(4), "o=3"),
             ("GET", "/o", &[], Some(5), ""),
-        ] {
+        ];
+        for (method, path, query, owner, expected) in cases {
             assert_eq!(used(method, path, query, owner), expected, "{method} {path}");
         }
     }

@@ -88,7 +88,8 @@ fn nobody_passes_whom_the_backend_does_not_know_while_it_is_away() {
     assert_eq!(site.origin.requests().len(), 0);
 }
 
-/// Whether a key passes that was known, and one that was not, while the backend is away.
+/// Statuses of a key that was known, and of one that was not, while the backend is away.
+#[allow(clippy::needless_pass_by_value, reason = "configurations are written where they are passed")]
 fn outage(policies: Value) -> (u16, u16) {
     let site = Site::new();
     let mut service = site.service(chain(&policies));
@@ -200,6 +201,6 @@ fn many_that_ask_the_same_are_one_question() {
         }
     });
     await_hits(&site, 320);
-    // Each worker asks at most once for itself, unless both come to ask the same.
-    assert!((1..=2).contains(&site.asked().len()), "{:?}", site.asked());
+    // A worker may ask once more just while it learns what the other one has been told.
+    assert!((1..=4).contains(&site.asked().len()), "{:?}", site.asked());
 }
