@@ -1,4 +1,4 @@
-//! Values of Liquid templates: mappings in which a missing member is empty, as in APIcast.
+//! Values of Liquid templates: mappings in which a missing member is nil, as in APIcast, and so are its own members.
 
 use liquid::model::{DisplayCow, KStringCow, State, Value};
 use liquid::{ObjectView, ValueView};
@@ -18,7 +18,8 @@ enum Member {
     Members(Members),
 }
 
-static NIL: Value = Value::Nil;
+/// The value of whatever is missing, and of its members.
+static NOTHING: Members = Members { members: Vec::new(), is_lenient: false };
 
 impl Members {
     /// Names are those of fields of messages.
@@ -101,7 +102,7 @@ impl ValueView for Members {
 
     fn query_state(&self, state: State) -> bool {
         match state {
-            State::Truthy => true,
+            State::Truthy => !self.members.is_empty(),
             State::DefaultValue | State::Empty | State::Blank => self.members.is_empty(),
         }
     }
@@ -111,12 +112,19 @@ impl ValueView for Members {
     }
 
     fn to_value(&self) -> Value {
+        if self.members.is_empty() {
+            return Value::Nil;
+        }
         let members = self.members.iter();
         Value::Object(members.map(|(name, member)| (name.clone().into(), member.view().to_value())).collect())
     }
 
     fn as_object(&self) -> Option<&dyn ObjectView> {
         Some(self)
+    }
+
+    fn is_nil(&self) -> bool {
+        self.members.is_empty()
     }
 }
 
@@ -146,6 +154,6 @@ impl ObjectView for Members {
     }
 
     fn get<'s>(&'s self, name: &str) -> Option<&'s dyn ValueView> {
-        Some(self.find(name).map_or(&NIL as &dyn ValueView, Member::view))
+        Some(self.find(name).map_or(&NOTHING as &dyn ValueView, Member::view))
     }
 }
