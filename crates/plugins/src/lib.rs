@@ -28,9 +28,9 @@ pub mod registry;
 mod rejection;
 mod requests;
 mod security;
+pub mod threescale;
 mod traffic;
 mod transform;
-pub mod threescale;
 pub mod tyk;
 
 pub use apis::{Apis, Offload};

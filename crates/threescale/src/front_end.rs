@@ -34,7 +34,8 @@ impl FrontEnd for Threescale {
         };
         let services = root.get("services").and_then(Node::as_seq);
         root.get("_format_version").is_none()
-            && (services.is_some_and(|services| services.iter().any(is_service) || services.is_empty() && has_owner(root))
+            && (services
+                .is_some_and(|services| services.iter().any(is_service) || services.is_empty() && has_owner(root))
                 || root.get("proxy_configs").is_some_and(|list| list.as_seq().is_some()))
     }
 

@@ -26,8 +26,7 @@ pub(crate) fn lower(
     let plugins = map(mark, [("no-service", map(mark, []))]);
     let item = map(mark, [("id", text(NO_SERVICE)), ("uri", text("/*")), ("plugins", plugins)]);
     let matching = Matching { paths: vec!["/".to_owned()], ranks: vec![0], hosts: Vec::new() };
-    let entity =
-        Entity { kind: "document", id: NO_SERVICE.to_owned(), matching: Some(matching), ..Entity::default() };
+    let entity = Entity { kind: "document", id: NO_SERVICE.to_owned(), matching: Some(matching), ..Entity::default() };
     lowered.add(ResourceKind::Routes, item, entity);
     lowered
 }
@@ -46,9 +45,13 @@ fn service(
     if hosts.is_empty() {
         return;
     }
+    let mut of_route = upstream.clone();
+    if upstream.get("scheme").is_none_or(|scheme| scheme != "https") {
+        of_route.remove("tls");
+    }
     let upstream = to_node(&Value::Object(upstream), mark);
     let mut conf = service.node.clone();
-    conf.insert("upstream", upstream.clone());
+    conf.insert("upstream", upstream);
     conf.insert("id", text(&service.id));
     conf.insert("verify_provider", flag(environment.verifies.unwrap_or(true)));
     let place = match provider(service, oidc) {
@@ -63,7 +66,7 @@ fn service(
     let id = id_of(service, taken);
     let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", map(mark, [("service", conf)]))]);
     if has_nodes {
-        item.insert("upstream", upstream);
+        item.insert("upstream", to_node(&Value::Object(of_route), mark));
     }
     item.insert("enable_websocket", flag(true));
     let name = Some(service.text("system_name")).filter(|name| !name.is_empty());
@@ -107,12 +110,7 @@ fn hosts(service: &Service, taken: &mut Vec<String>, found: &mut Vec<Diagnostic>
     own(service, names, taken, found)
 }
 
-fn own(
-    service: &Service,
-    names: Vec<String>,
-    taken: &mut Vec<String>,
-    found: &mut Vec<Diagnostic>,
-) -> Vec<String> {
+fn own(service: &Service, names: Vec<String>, taken: &mut Vec<String>, found: &mut Vec<Diagnostic>) -> Vec<String> {
     let (known, free): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| taken.contains(name));
     if !known.is_empty() {
         let text = format!("another service has {} already, and takes its requests", known.join(", "));
@@ -180,9 +178,8 @@ fn to_node(value: &Value, mark: Mark) -> Node {
         Value::String(text) => Kind::Str(text.clone()),
         Value::Array(items) => Kind::Seq(items.iter().map(|item| to_node(item, mark)).collect()),
         Value::Object(members) => {
-            let member = |(name, value): (&String, &Value)| {
-                (Key { text: name.as_str().into(), mark }, to_node(value, mark))
-            };
+            let member =
+                |(name, value): (&String, &Value)| (Key { text: name.as_str().into(), mark }, to_node(value, mark));
             Kind::Map(members.iter().map(member).collect())
         }
     };

@@ -44,8 +44,9 @@ impl Portal {
     pub fn read(variables: Variables<'_>) -> Result<Option<Self>, String> {
         let given = |name: &str| variables(name).filter(|value| !value.is_empty());
         let Some(url) = given("THREESCALE_PORTAL_ENDPOINT") else { return Ok(None) };
-        let (endpoint, authorization) = endpoint(&url)
-            .ok_or("THREESCALE_PORTAL_ENDPOINT: expected https://ACCESS-TOKEN@HOST, with the access token of the portal")?;
+        let (endpoint, authorization) = endpoint(&url).ok_or(
+            "THREESCALE_PORTAL_ENDPOINT: expected https://ACCESS-TOKEN@HOST, with the access token of the portal",
+        )?;
         let is_lazy = match given("APICAST_CONFIGURATION_LOADER").as_deref() {
             None | Some("boot") => false,
             Some("lazy") => true,
@@ -181,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_portal_is_asked_page_by_page() {
-        let found = portal(&[("THREESCALE_PORTAL_ENDPOINT", "https://token@admin.test/")]).expect("a portal").expect("one");
+        let found =
+            portal(&[("THREESCALE_PORTAL_ENDPOINT", "https://token@admin.test/")]).expect("a portal").expect("one");
         assert_eq!((found.seconds, found.is_lazy, found.name()), (Some(300), false, "https://admin.test"));
         let answers = Answers(RefCell::default(), |url| {
             let count = if url.contains("page=1&") { 500 } else { 1 };
@@ -190,7 +192,8 @@ mod tests {
         let document: Value = serde_json::from_str(&found.fetch(&answers).expect("a document")).expect("JSON");
         assert_eq!(document["proxy_configs"].as_array().map(Vec::len), Some(501));
         let asked = answers.0.borrow();
-        let url = "https://admin.test/admin/api/account/proxy_configs/production.json?version=latest&page=2&per_page=500";
+        let url =
+            "https://admin.test/admin/api/account/proxy_configs/production.json?version=latest&page=2&per_page=500";
         assert_eq!(asked.get(1), Some(&(url.to_owned(), Some("Basic dG9rZW46".to_owned()))));
     }
 
@@ -208,7 +211,10 @@ mod tests {
         assert_eq!((found.seconds, found.is_lazy), (Some(1), true));
         let answers = Answers(RefCell::default(), |_| json!({"proxy_config": {"content": {"id": 1}}}));
         let document = found.fetch(&answers).expect("a document");
-        assert_eq!(document, json!({"proxy_configs": vec![json!({"proxy_config": {"content": {"id": 1}}}); 2]}).to_string());
+        assert_eq!(
+            document,
+            json!({"proxy_configs": vec![json!({"proxy_config": {"content": {"id": 1}}}); 2]}).to_string()
+        );
         let asked: Vec<String> = answers.0.borrow().iter().map(|(url, _)| url.clone()).collect();
         assert_eq!(
             asked,

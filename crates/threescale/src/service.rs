@@ -85,10 +85,16 @@ impl Service {
     ) -> Option<Self> {
         drop_nulls(&mut node);
         if node.as_map().is_none() {
-            found.push(Diagnostic::error(node.mark, path, rule(format!("expected a service, found {}", node.describe()))));
+            found.push(Diagnostic::error(
+                node.mark,
+                path,
+                rule(format!("expected a service, found {}", node.describe())),
+            ));
             return None;
         }
-        for field in ["id", "system_name", "backend_version", "backend_authentication_type", "backend_authentication_value"] {
+        for field in
+            ["id", "system_name", "backend_version", "backend_authentication_type", "backend_authentication_value"]
+        {
             to_text(&mut node, field);
         }
         let id = match node.get("id").and_then(Node::as_str) {
@@ -153,7 +159,8 @@ impl Service {
         for (at, rule) in self.at("proxy.proxy_rules").and_then(Node::as_seq).unwrap_or_default().iter().enumerate() {
             let has_query = rule.get("pattern").and_then(Node::as_str).is_some_and(|pattern| pattern.contains('?'));
             if has_query && rule.get("querystring_parameters").is_none() {
-                let text = "what follows ? is not looked at, as in APIcast: name the arguments in querystring_parameters";
+                let text =
+                    "what follows ? is not looked at, as in APIcast: name the arguments in querystring_parameters";
                 let path = format!("{}.proxy.proxy_rules[{at}].pattern", self.path);
                 found.push(Diagnostic::warning(rule.mark_of("pattern"), path, crate::rule(text)));
             }
@@ -165,8 +172,10 @@ impl Service {
         for (at, name, policy) in self.policies() {
             let version = policy.get("version").and_then(Node::as_str).unwrap_or_default();
             if !matches!(version, "" | "builtin") {
-                let text = format!("the policy {name} of version '{version}' is not there: expected builtin, for policies \
-                    written in Lua are not loaded");
+                let text = format!(
+                    "the policy {name} of version '{version}' is not there: expected builtin, for policies \
+                    written in Lua are not loaded"
+                );
                 let path = format!("{}.proxy.policy_chain[{at}].version", self.path);
                 found.push(Diagnostic::error(policy.mark_of("version"), path, rule(text)));
             }

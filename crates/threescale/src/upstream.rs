@@ -71,13 +71,7 @@ fn fault(service: &Service, conf: &Node, (field, name): (&str, &str), text: impl
     Diagnostic::error(conf.mark_of(name), path, crate::rule(text))
 }
 
-fn retry(
-    service: &Service,
-    conf: &Node,
-    field: &str,
-    item: &mut Map<String, Value>,
-    found: &mut Vec<Diagnostic>,
-) {
+fn retry(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {
     match conf.get("retries").map(|retries| retries.to_json().as_i64()) {
         None => {}
         Some(Some(retries @ 1..=10)) => drop(item.insert("retries".to_owned(), retries.into())),
@@ -85,13 +79,7 @@ fn retry(
     }
 }
 
-fn connection(
-    service: &Service,
-    conf: &Node,
-    field: &str,
-    item: &mut Map<String, Value>,
-    found: &mut Vec<Diagnostic>,
-) {
+fn connection(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {
     let mut timeout = json!({ "connect": 60, "send": 60, "read": 60 });
     for (name, part) in [("connect_timeout", "connect"), ("send_timeout", "send"), ("read_timeout", "read")] {
         let Some(given) = conf.get(name) else { continue };
@@ -106,10 +94,9 @@ fn connection(
 /// The certificate that the gateway shows, and authorities that it trusts.
 fn certificate(service: &Service, conf: &Node, field: &str, tls: &mut Value, found: &mut Vec<Diagnostic>) {
     let text = |name: &str| conf.get(name).and_then(Node::as_str).unwrap_or_default();
-    for (name, kind, target) in [
-        ("certificate", "certificate_type", "client_cert"),
-        ("certificate_key", "certificate_key_type", "client_key"),
-    ] {
+    for (name, kind, target) in
+        [("certificate", "certificate_type", "client_cert"), ("certificate_key", "certificate_key_type", "client_key")]
+    {
         let given = text(name);
         if given.is_empty() {
             continue;

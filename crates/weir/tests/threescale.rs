@@ -242,8 +242,14 @@ fn mapping_rules_say_what_is_asked() {
         ("GET /q?user_key=good&a=5&c=2&c=1", "usage%5Bq%5D=1"),
         ("GET /q?user_key=good&a=5&c=2", ""),
         ("GET /q?user_key=good&c=1", ""),
-        ("POST /form?user_key=good&kind=y\nContent-Type: application/x-www-form-urlencoded\n\nkind=x", "usage%5Bform%5D=1"),
-        ("POST /form?user_key=good&kind=x\nContent-Type: application/x-www-form-urlencoded\n\nother=x", "usage%5Bform%5D=1"),
+        (
+            "POST /form?user_key=good&kind=y\nContent-Type: application/x-www-form-urlencoded\n\nkind=x",
+            "usage%5Bform%5D=1",
+        ),
+        (
+            "POST /form?user_key=good&kind=x\nContent-Type: application/x-www-form-urlencoded\n\nother=x",
+            "usage%5Bform%5D=1",
+        ),
         ("GET /a%20b/c?user_key=good", "usage%5Bblank%5D=1"),
     ] {
         // A key of its own, so that no verdict is known.
@@ -322,7 +328,8 @@ fn services_are_chosen_by_the_environment() {
     assert_eq!(send(&gateway, "GET /?user_key=good\nHost: b.test").status, 404);
     // The file may be named by the environment.
     let path = site.file(&json!({"services": services}));
-    let (code, _, errors) = check(&[("THREESCALE_CONFIG_FILE", path.to_str().expect("text")), ("APICAST_PATH_ROUTING", "true")]);
+    let (code, _, errors) =
+        check(&[("THREESCALE_CONFIG_FILE", path.to_str().expect("text")), ("APICAST_PATH_ROUTING", "true")]);
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("APICAST_PATH_ROUTING is not supported"), "{errors}");
 }

@@ -50,20 +50,21 @@ pub(super) enum Refusal {
 impl Errors {
     /// Compiles the answers; `field` is their place in the configuration.
     pub(super) fn compile(conf: Conf, field: &str) -> Result<Self, Invalid> {
-        let answer = |name: &str, (body, status, kind): (Option<String>, Option<u16>, Option<String>), default: (u16, &str)| {
-            let status = status.unwrap_or(default.0);
-            if !(200..=599).contains(&status) {
-                let text = format!("expected a status from 200 to 599, found {status}");
-                return Err(Invalid::new(format!("{field}.error_status_{name}"), text));
-            }
-            let content_type = kind.unwrap_or_else(|| "text/plain; charset=utf-8".to_owned());
-            if !content_type.bytes().all(weir_wire::is_field_byte) {
-                let text = "expected a content type without control characters";
-                return Err(Invalid::new(format!("{field}.error_headers_{name}"), text));
-            }
-            let body = body.unwrap_or_else(|| default.1.to_owned());
-            Ok(Answer { status, content_type: content_type.into_bytes().into(), body: body.into_bytes().into() })
-        };
+        let answer =
+            |name: &str, (body, status, kind): (Option<String>, Option<u16>, Option<String>), default: (u16, &str)| {
+                let status = status.unwrap_or(default.0);
+                if !(200..=599).contains(&status) {
+                    let text = format!("expected a status from 200 to 599, found {status}");
+                    return Err(Invalid::new(format!("{field}.error_status_{name}"), text));
+                }
+                let content_type = kind.unwrap_or_else(|| "text/plain; charset=utf-8".to_owned());
+                if !content_type.bytes().all(weir_wire::is_field_byte) {
+                    let text = "expected a content type without control characters";
+                    return Err(Invalid::new(format!("{field}.error_headers_{name}"), text));
+                }
+                let body = body.unwrap_or_else(|| default.1.to_owned());
+                Ok(Answer { status, content_type: content_type.into_bytes().into(), body: body.into_bytes().into() })
+            };
         let c = conf;
         Ok(Self {
             auth_failed: answer(

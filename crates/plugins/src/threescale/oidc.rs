@@ -108,14 +108,16 @@ impl Draft {
         let keys = match (own, endpoint) {
             (Some(conf), _) => DraftKeys::Own(conf.keys()?),
             (None, Some(endpoint)) => {
-                let discovery = format!("{}/.well-known/openid-configuration", without_user(endpoint).trim_end_matches('/'));
+                let discovery =
+                    format!("{}/.well-known/openid-configuration", without_user(endpoint).trim_end_matches('/'));
                 let options = ServiceOptions { verify: verifies, timeout: TIMEOUT, ..ServiceOptions::default() };
                 let provider = ProviderConf::new(&discovery, &[], &[], options)
                     .map_err(|fault| Invalid { path: "proxy.oidc_issuer_endpoint".into(), ..fault })?;
                 DraftKeys::Provider(Box::new(provider))
             }
             (None, None) => {
-                let text = "required field missing: tokens are verified by the keys of this provider, or by those in oidc";
+                let text =
+                    "required field missing: tokens are verified by the keys of this provider, or by those in oidc";
                 return Err(Invalid::new("proxy.oidc_issuer_endpoint", text));
             }
         };
@@ -196,7 +198,12 @@ impl Oidc {
     }
 
     /// The claims of a token that keys of the provider verify.
-    pub(super) async fn verify_there(&self, token: &[u8], cx: &RequestCx<'_>, io: &dyn Io) -> Result<Rc<Claims>, Fault> {
+    pub(super) async fn verify_there(
+        &self,
+        token: &[u8],
+        cx: &RequestCx<'_>,
+        io: &dyn Io,
+    ) -> Result<Rc<Claims>, Fault> {
         let Keys::Provider(provider) = &self.keys else { return self.verify_here(token, cx) };
         let hash = hash_of(token).ok_or(Fault::Bad)?;
         let text = std::str::from_utf8(token).map_err(|_| Fault::Bad)?;

@@ -302,13 +302,7 @@ impl Found {
         Some(DraftLink::of(apicast::Batcher))
     }
 
-    fn add_conditional(
-        &mut self,
-        conf: &Node,
-        field: &str,
-        conditions: &[Arc<Condition>],
-        cx: &CompileCx<'_>,
-    ) -> bool {
+    fn add_conditional(&mut self, conf: &Node, field: &str, conditions: &[Arc<Condition>], cx: &CompileCx<'_>) -> bool {
         let Some(read) = read::<ConditionalConf>(conf, field, cx) else { return false };
         let condition = Condition::compile(&read.condition, &format!("{field}.condition"));
         let Some(condition) = cx.ok(condition) else { return false };

@@ -132,7 +132,8 @@ mod tests {
             &transactions[1][timestamp]=2025-02-19 21:20:00 +0000\
             &transactions[2][user_key]=k%26&transactions[2][usage][hits]=1\
             &transactions[2][timestamp]=2025-02-19 21:21:00 +0000";
-        let expected = expected.replace("transactions[", "transactions%5B").replace("][", "%5D%5B").replace("]=", "%5D=");
+        let expected =
+            expected.replace("transactions[", "transactions%5B").replace("][", "%5D%5B").replace("]=", "%5D=");
         assert_eq!(text, expected.replace(' ', "%20").replace(" +", "%20%2B").replace("%20+", "%20%2B"));
     }
 }

@@ -82,7 +82,8 @@ impl Pattern {
             }
         }
         let is_plain = |text: &str| {
-            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~' | b'%'))
+            text.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~' | b'%'))
         };
         if is_plain(&pattern) {
             return Ok(Self::Prefix(pattern.into_bytes().into()));
@@ -223,7 +224,6 @@ fn is_parameter(text: &str) -> bool {
     };
     text.split('{').skip(1).any(|rest| rest.split_once('}').is_some_and(|(name, _)| is_name(name)))
 }
-
 
 #[cfg(test)]
 mod tests {

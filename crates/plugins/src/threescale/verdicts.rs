@@ -212,7 +212,10 @@ mod tests {
         assert_eq!((table.look(b"a", 100, false), table.look(b"a", 101, false)), (Known::Stale, Known::Passes));
         table.keep(b"a");
         assert_eq!(table.look(b"a", 102, false), Known::Stale);
-        assert_eq!((table.look(b"a", 1000, false), table.last(b"a", 999), table.last(b"a", 1000)), (Known::Nothing, Some(true), None));
+        assert_eq!(
+            (table.look(b"a", 1000, false), table.last(b"a", 999), table.last(b"a", 1000)),
+            (Known::Nothing, Some(true), None)
+        );
         table.put(b"b", 409, true, (100, 1000), 0);
         assert_eq!((table.look(b"b", 99, false), table.look(b"b", 99, true)), (Known::Nothing, Known::Refused(true)));
         assert_eq!((table.last(b"b", 99), table.look(b"b", 100, true)), (Some(false), Known::Nothing));

@@ -62,7 +62,9 @@ impl Batch {
             (Frame::Lines, 1..) => self.body.push(b'\n'),
             (Frame::Texts { begin, .. }, 0) => self.body.extend_from_slice(begin.as_bytes()),
             (Frame::Texts { between, .. }, _) => self.body.extend_from_slice(between.as_bytes()),
-            (Frame::Lengths | Frame::Combined(_), _) => self.body.extend_from_slice(&(record.len() as u32).to_le_bytes()),
+            (Frame::Lengths | Frame::Combined(_), _) => {
+                self.body.extend_from_slice(&(record.len() as u32).to_le_bytes())
+            }
             _ => {}
         }
         self.body.extend_from_slice(record);

@@ -72,7 +72,8 @@ impl PortalFile {
         let folder = Folder::create(Path::new(&settings.store.data_dir))
             .and_then(|folder| Folder::create(&folder.path().join(FOLDER)))
             .map_err(|error| Failure::Other(anyhow::Error::msg(error)))?;
-        let verify = !std::env::var("OPENSSL_VERIFY").is_ok_and(|value| matches!(&*value, "0" | "false" | "off" | "no"));
+        let verify =
+            !std::env::var("OPENSSL_VERIFY").is_ok_and(|value| matches!(&*value, "0" | "false" | "off" | "no"));
         let client = Client { agents: Agents::new(&settings.tls.trusted_certificate, Some(TIMEOUT)), verify };
         let path = folder.path().join(FILE);
         let file = Self { portal, path, settings: settings.clone(), client: Arc::new(client) };

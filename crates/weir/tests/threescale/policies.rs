@@ -90,7 +90,10 @@ fn requests_go_to_other_upstreams() {
     let gateway = with(&site, policy("upstream", conf), json!({}));
     assert_eq!(told(&good(&gateway, "GET /v1/x")), (200, "0".to_owned()));
     let seen = others[0].last();
-    assert_eq!((seen.target.as_str(), seen.field("host")), ("/one/v1/x?user_key=good", Some(others[0].node().as_str())));
+    assert_eq!(
+        (seen.target.as_str(), seen.field("host")),
+        ("/one/v1/x?user_key=good", Some(others[0].node().as_str()))
+    );
     assert_eq!(told(&good(&gateway, "GET /v2")), (200, "1".to_owned()));
     assert_eq!(good(&gateway, "GET /v3").field("x-target"), Some("/v3?user_key=good"));
     // A key is needed all the same.
@@ -117,14 +120,19 @@ fn requests_go_to_other_upstreams() {
     for request in ["GET /?to=12", "GET /one", "PUT /"] {
         assert_eq!(told(&good(&gateway, request)).1, "1", "{request}");
     }
-    assert!(site.asked().iter().any(|target| target.ends_with("usage%5Ball%5D=1&usage%5Bseven%5D=1")), "{:?}", site.asked());
+    assert!(
+        site.asked().iter().any(|target| target.ends_with("usage%5Ball%5D=1&usage%5Bseven%5D=1")),
+        "{:?}",
+        site.asked()
+    );
     assert_eq!(good(&gateway, "GET /?to=2").field("x-target"), Some("/?to=2&user_key=good"));
 }
 
 #[test]
 fn origins_are_told() {
     let site = Site::new();
-    let preflight = "OPTIONS /\nOrigin: http://o.test\nAccess-Control-Request-Method: PUT\nAccess-Control-Request-Headers: x-a";
+    let preflight =
+        "OPTIONS /\nOrigin: http://o.test\nAccess-Control-Request-Method: PUT\nAccess-Control-Request-Headers: x-a";
     let gateway = with(&site, policy("cors", json!({})), json!({}));
     let response = send(&gateway, preflight);
     for (name, value) in [
@@ -210,7 +218,8 @@ fn addresses_and_sizes_are_checked() {
 #[test]
 fn callers_without_credentials_get_those_of_a_policy() {
     let site = Site::new();
-    let gateway = with(&site, policy("default_credentials", json!({"auth_type": "user_key", "user_key": "good"})), json!({}));
+    let gateway =
+        with(&site, policy("default_credentials", json!({"auth_type": "user_key", "user_key": "good"})), json!({}));
     assert_eq!(send(&gateway, "GET /").status, 200);
     assert_eq!(send(&gateway, "GET /?user_key=bad").status, 403);
 }
@@ -229,7 +238,9 @@ fn a_condition_holds_for_a_chain_of_its_own() {
         ]
     });
     let gateway = with(&site, policy("conditional", conf), json!({}));
-    for (request, status) in [("GET /", 200), ("POST /\nX: y\n\n", 599), ("GET /\nX-On: yes", 599), ("GET /\nX-On: no", 200)] {
+    for (request, status) in
+        [("GET /", 200), ("POST /\nX: y\n\n", 599), ("GET /\nX-On: yes", 599), ("GET /\nX-On: no", 200)]
+    {
         let response = good(&gateway, request);
         assert_eq!((response.status, response.field("x-c")), (status, (status == 599).then_some("1")), "{request}");
     }
@@ -266,9 +277,7 @@ fn rates_are_limited() {
 #[test]
 fn answers_add_to_metrics() {
     let site = Site::new();
-    let operation = |left: &str, right: &str| {
-        json!({"combine_op": "and", "operations": [{"left": left, "left_type": "liquid", "op": "==", "right": right}]})
-    };
+    let operation = |left: &str, right: &str| json!({"combine_op": "and", "operations": [{"left": left, "left_type": "liquid", "op": "==", "right": right}]});
     let conf = json!({"rules": [
         {"metric": "{{ resp.headers['x-method'] | downcase }}", "increment": "2", "condition": operation("{{ status }}", "200")},
         {"metric": "never", "increment": "1", "condition": operation("{{ status }}", "500")}
@@ -386,7 +395,7 @@ fn tokens_are_verified_by_keys_of_the_configuration() {
 fn tokens_are_verified_by_a_provider_and_checked_by_policies() {
     let site = Site::new();
     let signer = Signer::new("ES256");
-    let provider = Provider::new(json!([jwk(&signer, "k")]));
+    let provider = Provider::new(json!({"keys": [jwk(&signer, "k")]}));
     let issuer = format!("http://id:secret@{}", provider.origin.node());
     let rule = |resource: &str, claim: &str, value: &str| {
         json!({"resource": resource, "methods": ["GET"], "operations": [

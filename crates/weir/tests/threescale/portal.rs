@@ -61,7 +61,9 @@ fn changes_of_a_portal_are_found_and_broken_ones_are_not_taken() {
     let gateway = starting(&site, &portal, "lazy").start();
     assert_eq!(send(&gateway, "GET /?user_key=good").status, 404);
     *services.lock().expect("services") = json!([site.service(json!({}))]);
-    wait_until("the first configuration", LIMIT, || (send(&gateway, "GET /?user_key=good").status == 200).then_some(()));
+    wait_until("the first configuration", LIMIT, || {
+        (send(&gateway, "GET /?user_key=good").status == 200).then_some(())
+    });
     *services.lock().expect("services") = json!([{"id": 1, "backend_version": "9"}]);
     gateway.logged("its configuration has errors");
     assert_eq!(send(&gateway, "GET /?user_key=good").status, 200);

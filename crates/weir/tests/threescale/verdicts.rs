@@ -54,7 +54,8 @@ fn a_known_verdict_needs_no_question_and_all_usage_is_reported() {
         let body = String::from_utf8_lossy(&report.body).into_owned();
         assert_eq!((report.target.as_str(), report.field("host")), ("/transactions.xml", Some("backend.test")));
         assert_eq!(report.field("content-type"), Some("application/x-www-form-urlencoded"));
-        let begin = "service_token=token&service_id=16&transactions%5B0%5D%5Buser_key%5D=good&transactions%5B0%5D%5Busage";
+        let begin =
+            "service_token=token&service_id=16&transactions%5B0%5D%5Buser_key%5D=good&transactions%5B0%5D%5Busage";
         assert!(body.starts_with(begin) && body.contains("%5Btimestamp%5D=20"), "{body}");
     }
 }
@@ -143,7 +144,11 @@ fn the_batcher_holds_verdicts_and_sums_reports_up() {
     await_hits(&site, 10);
     let asked = site.asked();
     // One question for each key, and none that counts.
-    assert_eq!((asked.len(), asked.iter().filter(|target| target.contains("/authorize.xml")).count()), (3, 3), "{asked:?}");
+    assert_eq!(
+        (asked.len(), asked.iter().filter(|target| target.contains("/authorize.xml")).count()),
+        (3, 3),
+        "{asked:?}"
+    );
     assert_eq!(send(&gateway, "PUT /?user_key=good").status, 404);
 }
 

@@ -154,11 +154,7 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    pub(super) fn compile(
-        methods: Vec<String>,
-        (text, kind): (&str, TextType),
-        field: &str,
-    ) -> Result<Self, Invalid> {
+    pub(super) fn compile(methods: Vec<String>, (text, kind): (&str, TextType), field: &str) -> Result<Self, Invalid> {
         let pattern = (kind == TextType::Plain).then(|| Pattern::compile(text, field)).transpose()?;
         Ok(Self { methods, text: Text::compile(text, kind, field)?, pattern })
     }
@@ -231,9 +227,10 @@ impl Policy for ClaimCheck {
             (false, claims) => claims.map(Members::of_json).unwrap_or_default(),
         };
         let holds = |(left, comparison): &(Text, Comparison)| comparison.holds(&left.render_with(members), &around);
-        let is_denied = self.rules.iter().any(|rule| {
-            rule.resource.takes(&around) && !combine(rule.is_any, rule.comparisons.iter().map(holds))
-        });
+        let is_denied = self
+            .rules
+            .iter()
+            .any(|rule| rule.resource.takes(&around) && !combine(rule.is_any, rule.comparisons.iter().map(holds)));
         if is_denied { deny(cx, &self.body) } else { Step::Next }
     }
 }

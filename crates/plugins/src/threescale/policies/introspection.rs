@@ -9,9 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_config::Node;
-use weir_plugin::{
-    CompileCx, Flow, Invalid, Io, Keep, LocalFuture, Remembered, RequestCx, Service, ServiceOptions,
-};
+use weir_plugin::{CompileCx, Flow, Invalid, Io, Keep, LocalFuture, Remembered, RequestCx, Service, ServiceOptions};
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 

@@ -15,12 +15,12 @@ use crate::threescale::policy::{Phase, Policy, Step};
 use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::{Around, Text, TextType};
+use crate::traffic::PlanCounts;
 use crate::traffic::key::{Key, Which};
 use crate::traffic::limit_conn::count::Count;
 use crate::traffic::limit_count::counter::{Charge, MAX_COUNT, Quota, WindowKind};
 use crate::traffic::limit_req::bucket::{Bucket, Rate};
 use crate::traffic::table::Table;
-use crate::traffic::PlanCounts;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -215,10 +215,8 @@ impl Conf {
         }
         for (at, limiter) in self.fixed_window_limiters.iter().enumerate() {
             above_0(format!("{field}.fixed_window_limiters[{at}].count"), limiter.count > 0)?;
-            let measure = Measure::Window {
-                count: limiter.count.min(MAX_COUNT),
-                ms: limiter.window.clamp(1, 31_536_000) * 1000,
-            };
+            let measure =
+                Measure::Window { count: limiter.count.min(MAX_COUNT), ms: limiter.window.clamp(1, 31_536_000) * 1000 };
             add("fixed_window_limiters", at, &limiter.key, &limiter.condition, measure)?;
         }
         Ok(all)
@@ -252,7 +250,8 @@ impl RateLimit {
             }
             Measure::Rate(rate) => {
                 let now = cx.now_ms();
-                let poured = self.counts.buckets.ask(Which::Key(key), now, rate.drain_ms(), |bucket| bucket.pour(now, &rate));
+                let poured =
+                    self.counts.buckets.ask(Which::Key(key), now, rate.drain_ms(), |bucket| bucket.pour(now, &rate));
                 match poured {
                     Ok(Some(wait)) => Outcome::Passes(wait),
                     Ok(None) => Outcome::Exceeded,

@@ -156,8 +156,9 @@ pub(super) fn routing(conf: &Node, field: &str, cx: &CompileCx<'_>) -> Option<Dr
         let field = format!("{field}.rules[{at}]");
         let url = Url::parse(&rule.url, &format!("{field}.url"))?;
         let replaced = rule.replace_path.filter(|path| !path.is_empty());
-        let replaced =
-            replaced.map(|path| Text::compile(&path, TextType::Liquid, &format!("{field}.replace_path"))).transpose()?;
+        let replaced = replaced
+            .map(|path| Text::compile(&path, TextType::Liquid, &format!("{field}.replace_path")))
+            .transpose()?;
         let operation = |(at, operation): (usize, Operation)| {
             let field = format!("{field}.condition.operations[{at}]");
             let right = (operation.value.as_str(), operation.value_type);

@@ -300,7 +300,12 @@ pub(super) fn rewrite_url_captures(conf: &Node, field: &str, cx: &CompileCx<'_>)
             let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
             (name.as_bytes().into(), named_pieces(value, &names))
         });
-        Ok(Transform { regex, path: named_pieces(path, &names), arguments: arguments.collect(), methods: given.methods })
+        Ok(Transform {
+            regex,
+            path: named_pieces(path, &names),
+            arguments: arguments.collect(),
+            methods: given.methods,
+        })
     };
     let all = conf.transformations.into_iter().enumerate().map(compile).collect::<Result<_, Invalid>>();
     Some(DraftLink::of(CapturesPolicy(cx.ok(all)?)))
