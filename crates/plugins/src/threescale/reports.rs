@@ -62,9 +62,12 @@ impl Reports {
     }
 }
 
+/// Sums by metric.
+type Metrics<'r> = BTreeMap<&'r [u8], u64>;
+
 /// Transactions in the form of `POST /transactions.xml`.
 fn combine(records: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>) {
-    let mut sums: BTreeMap<(&[u8], u64), BTreeMap<&[u8], u64>> = BTreeMap::new();
+    let mut sums = BTreeMap::<(&[u8], u64), Metrics<'_>>::new();
     for record in records {
         let mut parts = record.splitn(3, |byte| *byte == b'\n');
         let (Some(application), Some(minute), Some(usage)) = (parts.next(), parts.next(), parts.next()) else {

@@ -31,6 +31,9 @@ pub(super) struct Conf {
     owner_type: String,
 }
 
+/// Name and value of an argument; no value: any.
+type Wanted = (Box<[u8]>, Option<Box<[u8]>>);
+
 /// A rule, compiled.
 #[derive(Debug)]
 struct Rule {
@@ -38,7 +41,7 @@ struct Rule {
     method: Box<[u8]>,
     pattern: Pattern,
     /// Name and value; no value: any.
-    arguments: Box<[(Box<[u8]>, Option<Box<[u8]>>)]>,
+    arguments: Box<[Wanted]>,
     metric: u16,
     delta: i64,
     is_last: bool,
@@ -290,6 +293,7 @@ mod tests {
             usage.write_report(&metrics, &mut out);
             String::from_utf8(out).expect("text")
         };
+        #[allow(clippy::type_complexity, reason = "a table of cases")]
         let cases: [(&str, &str, &[(&str, &str)], Option<u64>, &str); 9] = [
             ("GET", "/a/b", &[], None, "hits=3"),
             ("PUT", "/a/b", &[], None, "hits=2"),

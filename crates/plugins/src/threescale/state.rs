@@ -93,6 +93,7 @@ const KEPT: usize = 4096;
 const SPARE: usize = 256;
 
 thread_local! {
+    #[allow(clippy::vec_box, reason = "a state moves from request to request as a pointer")]
     static STATES: RefCell<Vec<Box<State>>> = const { RefCell::new(Vec::new()) };
 }
 
