@@ -26,6 +26,12 @@ pub trait Io {
     /// Dropping the future cancels the callout.
     fn callout(&self, callout: Callout) -> LocalFuture<'_, Result<CalloutResponse, CalloutError>>;
 
+    /// Sends a request to a service for which nobody waits: `done` is called in this worker with the answer, perhaps after
+    /// the exchange is over. The bounds of callouts hold.
+    fn start(&self, _callout: Callout, done: Box<dyn FnOnce(Result<CalloutResponse, CalloutError>)>) {
+        done(Err(CalloutError::Failed("no callouts beside an exchange here")));
+    }
+
     /// Opens a connection of the gateway to itself, in memory, for a plugin that makes requests of a client's request. On it
     /// the plugin speaks HTTP/1.1, and is served as this client would be on a socket, with [`Client::inner`] set. `None`: this
     /// worker serves nobody.

@@ -89,6 +89,12 @@ impl Service {
         &self.target
     }
 
+    /// The service under another `Host`.
+    #[must_use]
+    pub fn with_host(self, host: &str) -> Self {
+        Self { host: host.as_bytes().into(), ..self }
+    }
+
     /// A request to another target of the same scheme, host and port, such as one that the service has named itself.
     #[must_use]
     pub fn callout_to(&self, method: Method, target: &[u8]) -> Callout {

@@ -31,6 +31,7 @@ pub mod registry;
 mod rejection;
 mod requests;
 mod security;
+pub mod threescale;
 mod traffic;
 mod transform;
 pub mod tyk;

@@ -105,6 +105,33 @@ pub enum Frame {
     Layers(Arc<[Layer]>),
     /// Each record behind its length, for destinations that send one at a time.
     Lengths,
+    /// One text that is made of all records.
+    Combined(Combine),
+}
+
+/// A rule that makes one text of all records of a batch, such as sums of what they count.
+#[derive(Clone)]
+pub struct Combine {
+    /// Text that stands ahead of what is made of the records.
+    pub begin: Arc<str>,
+    /// Appends what is made of the records to the text.
+    pub combine: fn(records: &mut dyn Iterator<Item = &[u8]>, text: &mut Vec<u8>),
+}
+
+// Every function of a channel belongs to the plugin of its destination, and an address of a function says nothing: a
+// spill file has to have the same name after a restart.
+impl PartialEq for Combine {
+    fn eq(&self, other: &Self) -> bool {
+        self.begin == other.begin
+    }
+}
+
+impl Eq for Combine {}
+
+impl std::fmt::Debug for Combine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Combine").field("begin", &self.begin).finish_non_exhaustive()
+    }
 }
 
 /// A message of Protocol Buffers around a batch.

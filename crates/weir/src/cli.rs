@@ -71,8 +71,14 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The rules file: routes, services, upstreams, consumers, … in YAML or JSON. Without FILE they are in the store.
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// The rules file: routes, services, upstreams, consumers, … in YAML or JSON, or a configuration of Kong, Tyk or 3scale's
+    /// APIcast. Without FILE they are in the store, or in 3scale's portal at THREESCALE_PORTAL_ENDPOINT.
+    #[arg(
+        value_name = "FILE",
+        env = "THREESCALE_CONFIG_FILE",
+        hide_env_values = true,
+        value_hint = ValueHint::FilePath
+    )]
     pub(crate) file: Option<PathBuf>,
     /// Handling of a file with an invalid item: `refuse` refuses the whole file, `skip` leaves out the item and all items
     /// that refer to it, as APISIX does.
@@ -347,6 +353,19 @@ impl RunArgs {
     /// The flags as settings.
     pub(crate) fn assignments(&self) -> Vec<(String, String)> {
         self.listen.assignments().into_iter().chain(self.data.assignments()).collect()
+    }
+}
+
+impl RulesArgs {
+    /// A file, without flags about it.
+    pub(crate) fn of(file: &Path) -> Self {
+        Self {
+            file: file.to_owned(),
+            invalid_items: InvalidItemsArg::Refuse,
+            strict: false,
+            resolve: Vec::new(),
+            unsupported_plugins: UnsupportedPluginsArg::Refuse,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod log_file;
 pub(crate) mod names;
 pub(crate) mod peaks;
 pub(crate) mod plan_counts;
+pub(crate) mod portal;
 pub(crate) mod preconditions;
 pub(crate) mod priority;
 pub(crate) mod reports;

@@ -116,6 +116,7 @@ mod streams_postgres;
 mod streams_udp;
 mod strict;
 mod systemd;
+mod threescale;
 mod threescale_backend;
 mod time_limits;
 mod tls;

@@ -9,7 +9,7 @@ use crate::harness::{ADMIN_KEY, Process, Start, companion, free_port, program, r
 #[test]
 fn every_example_is_valid() {
     let mut checked = 0;
-    for folder in ["examples", "examples/plugins"] {
+    for folder in ["examples", "examples/plugins", "examples/threescale"] {
         for entry in fs::read_dir(repository().join(folder)).expect("read the examples") {
             let file = entry.expect("an entry").path();
             if !file.extension().is_some_and(|e| e == "yaml" || e == "json") {

@@ -1,6 +1,6 @@
 //! `limit-conn`: so many requests at once.
 
-mod count;
+pub(crate) mod count;
 mod remote;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! `limit-req`: so many requests a second, evenly.
 
-mod bucket;
+pub(crate) mod bucket;
 mod remote;
 
 use std::sync::Arc;

@@ -55,6 +55,14 @@ impl Io for WorkerIo<'_> {
         })
     }
 
+    fn start(&self, callout: Callout, done: Box<dyn FnOnce(Result<CalloutResponse, CalloutError>)>) {
+        let (worker, local, plugin) = (Rc::clone(self.worker), self.local.share(), self.plugin);
+        weir_runtime::spawn(async move {
+            let io = WorkerIo { worker: &worker, local: &local, plugin };
+            done(io.callout(callout).await);
+        });
+    }
+
     fn connect(&self, client: &Client) -> Option<Box<dyn InnerConnection>> {
         Some((self.worker.connect)(client, self.worker))
     }

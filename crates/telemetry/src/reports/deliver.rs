@@ -332,7 +332,7 @@ impl Common {
 }
 
 /// The records of a batch in [`Frame::Lengths`].
-fn records(mut batch: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn records(mut batch: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = batch.split_first_chunk::<4>()?;
         let (record, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::deliver::records;
 use super::spill::Spill;
 use super::{ChannelOptions, Destination, Frame, HUB, Layer, Shared};
 
@@ -61,7 +62,9 @@ impl Batch {
             (Frame::Lines, 1..) => self.body.push(b'\n'),
             (Frame::Texts { begin, .. }, 0) => self.body.extend_from_slice(begin.as_bytes()),
             (Frame::Texts { between, .. }, _) => self.body.extend_from_slice(between.as_bytes()),
-            (Frame::Lengths, _) => self.body.extend_from_slice(&(record.len() as u32).to_le_bytes()),
+            (Frame::Lengths | Frame::Combined(_), _) => {
+                self.body.extend_from_slice(&(record.len() as u32).to_le_bytes())
+            }
             _ => {}
         }
         self.body.extend_from_slice(record);
@@ -77,6 +80,11 @@ impl Batch {
             Frame::Array => self.body.push(b']'),
             Frame::Texts { end, .. } => self.body.extend_from_slice(end.as_bytes()),
             Frame::Layers(layers) => layers.iter().for_each(|layer| self.body = layer.around(&self.body)),
+            Frame::Combined(rule) => {
+                let mut text = rule.begin.as_bytes().to_vec();
+                (rule.combine)(&mut records(&self.body), &mut text);
+                self.body = text;
+            }
             Frame::Single | Frame::Lines | Frame::LineEnds | Frame::Lengths => {}
         }
     }
@@ -322,7 +330,7 @@ impl ChannelOptions {
 mod tests {
     #![allow(clippy::disallowed_methods, reason = "tests have no worker clock")]
 
-    use super::super::{Channel, Destination, Udp, lock};
+    use super::super::{Channel, Combine, Destination, Udp, lock};
     use super::*;
     use std::path::PathBuf;
 
@@ -347,6 +355,12 @@ mod tests {
         (channel, queue)
     }
 
+    /// The records in the opposite order.
+    fn turned(records: &mut dyn Iterator<Item = &[u8]>, text: &mut Vec<u8>) {
+        let all: Vec<&[u8]> = records.collect();
+        all.into_iter().rev().for_each(|record| text.extend_from_slice(record));
+    }
+
     #[test]
     fn batches_are_closed_by_number_and_age() {
         let text = |batch: Option<Batch>| batch.map(|batch| String::from_utf8(batch.body).expect("text"));
@@ -361,6 +375,7 @@ mod tests {
             (texts, "<a|b|c>", "<d>"),
             (Frame::Lengths, "\x01\0\0\0a\x01\0\0\0b\x01\0\0\0c", "\x01\0\0\0d"),
             (layers, "2\x0aout1\x05inabc", "2\x08out1\x03ind"),
+            (Frame::Combined(Combine { begin: "<".into(), combine: turned }), "<cba", "<d"),
         ] {
             let (_channel, mut queue) = queue(frame, |_| {});
             let (now, mut held) = (Instant::now(), 0);

@@ -27,6 +27,7 @@ use crate::process::descriptors;
 use crate::process::error_log::ErrorLog;
 use crate::process::handover::{Files, Inheritance, Predecessor};
 use crate::process::inherited::Inherited;
+use crate::process::portal::PortalFile;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::threescale::{self, ThreescaleBackend};
 use crate::process::upgrade::Program;
@@ -72,6 +73,11 @@ fn run_with(
     let loaded = settings::load(&args.settings, args.assignments(), is_of_kong(args))?;
     let settings::Loaded { mut settings, warnings: doubts, ending } = loaded;
     let of_kong = is_of_kong(args);
+    let portal = match &file {
+        None => PortalFile::open(&settings)?,
+        Some(_) => None,
+    };
+    let file = file.or_else(|| portal.as_ref().map(|(portal, _)| portal.rules()));
     if of_kong && etcd::is_standalone(&settings, file.is_some()) {
         let admin = settings.listen.admin.unless_given(Endpoint::On(KONG_ADMIN));
         settings.listen.admin = AutoEndpoint::Given(admin);
@@ -110,7 +116,8 @@ fn run_with(
     // Dropped last, so that messages of the shutdown are still written.
     let error_log = Arc::new(error_log);
     log_findings(&doubts);
-    for doubt in without_effect.into_iter().chain(of_source) {
+    let of_portal = portal.as_ref().and_then(|(_, doubt)| doubt.clone());
+    for doubt in without_effect.into_iter().chain(of_source).chain(of_portal) {
         tracing::warn!("{doubt}");
     }
     log_findings(&findings);
@@ -204,6 +211,9 @@ fn run_with(
     rules.apis.start(&metrics, Box::new(move |work| drop(blocking.spawn_blocking(work))));
     let predecessor_writes = predecessor.is_some();
     tyk::start(&settings, &rules, runtime.handle(), predecessor_writes).context("cannot start the gateway API")?;
+    if let Some((portal, _)) = portal {
+        portal.watch(runtime.handle());
+    }
     let gateway = Gateway {
         program,
         snapshot,

@@ -16,6 +16,7 @@ use weir_config::{
 use weir_kong::{Kong, KongWithoutUnsupported, Manifests, Stored, is_manifests};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
+use weir_threescale::Threescale;
 use weir_tyk::{Gathered, Place, Tyk};
 
 use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs, UnsupportedPluginsArg};
@@ -25,9 +26,9 @@ use crate::source::reload_requests::ReloadRequests;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
-pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Tyk, &Apisix];
+pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Tyk, &Threescale, &Apisix];
 /// The same, without plugins of Kong that are not supported.
-const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Tyk, &Apisix];
+const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Tyk, &Threescale, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -115,6 +116,17 @@ pub(crate) struct CheckedText {
     answers: Answers,
 }
 
+impl CheckedText {
+    /// The first error of a text that cannot be served.
+    pub(crate) fn first_error(&self) -> Option<String> {
+        let found = self.loaded.diagnostics.iter().find(|found| found.is_error());
+        match &self.loaded.document {
+            Some(_) => None,
+            None => Some(found.map_or_else(|| "an unknown error".to_owned(), ToString::to_string)),
+        }
+    }
+}
+
 impl Rules {
     /// The rules named on the command line.
     pub(crate) fn new(args: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
@@ -141,7 +153,8 @@ impl Rules {
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings))
                 .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions())
-                .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions()),
+                .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions())
+                .with_family(&weir_threescale::FAMILY, weir_plugins::threescale::definitions()),
             apis,
             tyk: if stdin || holds_manifests(&args.file) { None } else { Place::of(&args.file) },
             gathered: Mutex::default(),

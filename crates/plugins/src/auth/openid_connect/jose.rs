@@ -122,7 +122,7 @@ impl KeySet {
     ///
     /// # Errors
     /// No algorithm takes the key, or `only` does not.
-    pub(super) fn of_der(der: Vec<u8>, only: Option<Algorithm>) -> Result<Self, String> {
+    pub(crate) fn of_der(der: Vec<u8>, only: Option<Algorithm>) -> Result<Self, String> {
         let kinds = [Algorithm::Rs256, Algorithm::Es256, Algorithm::Es384, Algorithm::Es512, Algorithm::EdDsa];
         let fits = |algorithm: &&Algorithm| algorithm.public().is_some_and(|a| ParsedPublicKey::new(a, &der).is_ok());
         let kind = kinds.iter().find(fits).and_then(|algorithm| Kind::of(*algorithm));

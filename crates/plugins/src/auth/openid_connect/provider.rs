@@ -18,8 +18,8 @@ use super::jose::{Jwt, KeySet, Verdict};
 
 /// Members of the discovery document (OpenID Connect Discovery section 3, RFC 8414) that are used.
 #[derive(Debug, Deserialize)]
-pub(super) struct Document {
-    pub(super) issuer: String,
+pub(crate) struct Document {
+    pub(crate) issuer: String,
     pub(super) jwks_uri: Option<String>,
     pub(super) introspection_endpoint: Option<String>,
     pub(super) authorization_endpoint: Option<String>,
@@ -220,7 +220,7 @@ impl Provider {
     }
 
     /// The discovery document.
-    pub(super) async fn document(&self, now_ms: u64, io: &dyn Io) -> Arc<Result<Document, Fault>> {
+    pub(crate) async fn document(&self, now_ms: u64, io: &dyn Io) -> Arc<Result<Document, Fault>> {
         let ask = || async {
             let mut bytes = 0;
             let document = self.fetch(&self.discovery, io).await.and_then(|answer| {

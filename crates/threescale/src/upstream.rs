@@ -1,0 +1,155 @@
+//! The upstream of a service: `api_backend`, and the policies that are about connections to it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use weir_config::{Diagnostic, Node, file};
+
+use crate::service::Service;
+
+/// Parts of a service's upstream.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    /// The upstream; without nodes where the service has no `api_backend`.
+    pub(crate) item: Map<String, Value>,
+    /// True if there are nodes.
+    pub(crate) has_nodes: bool,
+}
+
+/// The upstream of a service; `None` with an error among the findings.
+pub(crate) fn upstream(service: &Service, found: &mut Vec<Diagnostic>) -> Option<Upstream> {
+    let before = found.len();
+    let mut item = Map::new();
+    item.insert("retries".to_owned(), 0.into());
+    let mut tls = json!({ "verify": false });
+    for (at, name, policy) in service.policies() {
+        let field = format!("proxy.policy_chain[{at}].configuration");
+        let empty = Node::empty_map();
+        let conf = policy.get("configuration").unwrap_or(&empty);
+        match name {
+            "retry" => retry(service, conf, &field, &mut item, found),
+            "upstream_connection" => connection(service, conf, &field, &mut item, found),
+            "upstream_mtls" => certificate(service, conf, &field, &mut tls, found),
+            _ => {}
+        }
+    }
+    let url = service.text("proxy.api_backend");
+    let has_nodes = !url.is_empty();
+    if has_nodes {
+        let Some((scheme, host, port)) = parts(url) else {
+            let text = format!("expected a URL such as http://example.com:8080/path, found '{url}'");
+            found.push(service.fault("proxy.api_backend", text));
+            return None;
+        };
+        item.insert("scheme".to_owned(), scheme.into());
+        item.insert("nodes".to_owned(), json!([{ "host": host, "port": port, "weight": 1 }]));
+    }
+    item.insert("tls".to_owned(), tls);
+    let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
+    (!is_refused).then_some(Upstream { item, has_nodes })
+}
+
+/// Scheme, host and port of a URL.
+fn parts(url: &str) -> Option<(&'static str, &str, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (scheme, default) = match scheme {
+        "http" | "ws" => ("http", 80),
+        "https" | "wss" => ("https", 443),
+        _ => return None,
+    };
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, default),
+    };
+    (!host.is_empty()).then_some((scheme, host, port))
+}
+
+fn fault(service: &Service, conf: &Node, (field, name): (&str, &str), text: impl Into<String>) -> Diagnostic {
+    let path = format!("{}.{field}.{name}", service.path);
+    Diagnostic::error(conf.mark_of(name), path, crate::rule(text))
+}
+
+fn retry(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {
+    match conf.get("retries").map(|retries| retries.to_json().as_i64()) {
+        None => {}
+        Some(Some(retries @ 1..=10)) => drop(item.insert("retries".to_owned(), retries.into())),
+        Some(_) => found.push(fault(service, conf, (field, "retries"), "expected a number from 1 to 10")),
+    }
+}
+
+fn connection(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {
+    let mut timeout = json!({ "connect": 60, "send": 60, "read": 60 });
+    for (name, part) in [("connect_timeout", "connect"), ("send_timeout", "send"), ("read_timeout", "read")] {
+        let Some(given) = conf.get(name) else { continue };
+        match given.to_json().as_f64() {
+            Some(seconds) if seconds > 0.0 => timeout[part] = json!(seconds),
+            _ => found.push(fault(service, conf, (field, name), "expected a number of seconds above 0")),
+        }
+    }
+    item.insert("timeout".to_owned(), timeout);
+}
+
+/// The certificate that the gateway shows, and authorities that it trusts.
+fn certificate(service: &Service, conf: &Node, field: &str, tls: &mut Value, found: &mut Vec<Diagnostic>) {
+    let text = |name: &str| conf.get(name).and_then(Node::as_str).unwrap_or_default();
+    for (name, kind, target) in
+        [("certificate", "certificate_type", "client_cert"), ("certificate_key", "certificate_key_type", "client_key")]
+    {
+        let given = text(name);
+        if given.is_empty() {
+            continue;
+        }
+        let pem = match text(kind) {
+            "embedded" => embedded(given).ok_or_else(|| "expected a data URL in base64 with a text in PEM".to_owned()),
+            "" | "path" => {
+                file::read_text(std::path::Path::new(given)).map_err(|error| format!("cannot read {given}: {error}"))
+            }
+            other => Err(format!("expected one of: path, embedded; found '{other}'")),
+        };
+        match pem {
+            Ok(pem) => tls[target] = pem.into(),
+            Err(reason) => found.push(fault(service, conf, (field, name), reason)),
+        }
+    }
+    if conf.get("verify").is_some_and(|verify| verify.to_json() == Value::Bool(true)) {
+        tls["verify"] = true.into();
+    }
+    let authorities = conf.get("ca_certificates").and_then(Node::as_seq).unwrap_or_default();
+    let authorities: Vec<&str> = authorities.iter().filter_map(Node::as_str).collect();
+    if !authorities.is_empty() {
+        tls["ca"] = authorities.join("\n").into();
+    }
+}
+
+/// The text of a data URL: `data:application/x-x509-ca-cert;name=a.pem;base64,…`.
+fn embedded(url: &str) -> Option<String> {
+    let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
+    if !head.ends_with(";base64") {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(data.trim()).ok()?).ok()?;
+    text.contains("-----BEGIN").then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{embedded, parts};
+
+    #[test]
+    fn urls_have_parts() {
+        assert_eq!(parts("http://a.test/x?y"), Some(("http", "a.test", 80)));
+        assert_eq!(parts("wss://u:p@a.test"), Some(("https", "a.test", 443)));
+        assert_eq!(parts("http://[::1]:81"), Some(("http", "[::1]", 81)));
+        assert_eq!((parts("a.test"), parts("ftp://a"), parts("http:///x")), (None, None, None));
+    }
+
+    #[test]
+    fn certificates_are_embedded_as_data() {
+        let url = "data:application/x-x509-ca-cert;name=a.pem;base64,LS0tLS1CRUdJTiBYLS0tLS0=";
+        assert_eq!(embedded(url).as_deref(), Some("-----BEGIN X-----"));
+        assert_eq!(embedded("data:text/plain,x"), None);
+        assert_eq!(embedded("data:;base64,eHg="), None);
+    }
+}
