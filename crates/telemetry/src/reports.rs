@@ -72,6 +72,8 @@ pub enum Destination {
     Tcp(Tcp),
     /// A receiver of datagrams: one for each record with [`Frame::Lengths`], else one for each batch.
     Udp(Udp),
+    /// The syslog daemon of this machine, which takes each record in a datagram. For [`Frame::Lengths`].
+    Syslog,
 }
 
 /// Text between the records of a batch, and around it.

@@ -347,7 +347,9 @@ impl<'d> Upstreams<'d> {
         let protocol = protocol_of(upstream);
         let of_checks = protocol_of_checks(upstream, protocol);
         let tls_of_checks = self.certificates.setup_of_checks(upstream, of_checks, self.model)?;
-        let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
+        let title = upstream.name.as_deref().map(Arc::from);
+        let checked =
+            upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), title, checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
             .0

@@ -102,6 +102,12 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// Reason why none was sent.
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String>;
+
+    /// Sends datagrams to the syslog daemon of this machine. Returns how many could not be sent, if any could.
+    ///
+    /// # Errors
+    /// Reason why none was sent.
+    fn syslog(&self, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String>;
 }
 
 /// A batch that was sent, or was not.
@@ -203,6 +209,7 @@ impl Common {
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
             Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
+            Destination::Syslog => self.carrier.syslog(&mut records(batch)),
         }
     }
 

@@ -4,7 +4,9 @@ mod streams;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_config::Settings;
 use weir_telemetry::reports::{self, Bounds, Carrier, Check, Post, Tcp, Udp};
@@ -16,6 +18,8 @@ use streams::Streams;
 const MOST: u64 = 1 << 20;
 /// Most bytes of a collector's answer that are shown in the log.
 const SHOWN: usize = 200;
+/// Time for one datagram to the syslog daemon.
+const SYSLOG: Duration = Duration::from_secs(2);
 
 /// Starts what sends reports.
 ///
@@ -32,7 +36,8 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
     };
     let bounds = Bounds { ring: options.buffer.as_usize(), memory: options.memory.as_usize(), spill };
     let trusted = &settings.tls.trusted_certificate;
-    let carriers = Carriers { agents: Agents::new(trusted, None), streams: Streams::new(trusted) };
+    let (agents, streams) = (Agents::new(trusted, None), Streams::new(trusted));
+    let carriers = Carriers { agents, streams, syslog: options.syslog.clone() };
     reports::start(bounds, Arc::new(carriers))
 }
 
@@ -40,6 +45,8 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
 struct Carriers {
     agents: Agents,
     streams: Streams,
+    /// The setting `reports.syslog`.
+    syslog: String,
 }
 
 impl Carrier for Carriers {
@@ -70,24 +77,43 @@ impl Carrier for Carriers {
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
         let failed = |error: io::Error| format!("{}:{}: {error}", to.host, to.port);
         let socket = connect(to).map_err(failed)?;
-        let (mut sent, mut lost, mut last) = (0u64, 0, None);
-        for payload in payloads {
-            // An error that is pending from the datagram before is reported once, and nothing is sent then.
-            match socket.send(payload).or_else(|error| match error.kind() {
+        // An error that is pending from the datagram before is reported once, and nothing is sent then.
+        let send = |payload: &[u8]| {
+            socket.send(payload).or_else(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => socket.send(payload),
                 _ => Err(error),
-            }) {
-                Ok(_) => sent += 1,
-                Err(error) => {
-                    lost += 1;
-                    last = Some(error);
-                }
+            })
+        };
+        each(payloads, send).map_err(failed)
+    }
+
+    fn syslog(&self, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.syslog);
+        let socket = UnixDatagram::unbound().map_err(failed)?;
+        // A daemon that does not read holds a thread no longer than this.
+        socket.set_write_timeout(Some(SYSLOG)).map_err(failed)?;
+        each(payloads, |payload| socket.send_to(payload, &self.syslog)).map_err(failed)
+    }
+}
+
+/// Sends each payload. Returns how many could not be sent, or the last error if none could.
+fn each(
+    payloads: &mut dyn Iterator<Item = &[u8]>,
+    mut send: impl FnMut(&[u8]) -> io::Result<usize>,
+) -> io::Result<u64> {
+    let (mut sent, mut lost, mut last) = (0u64, 0, None);
+    for payload in payloads {
+        match send(payload) {
+            Ok(_) => sent += 1,
+            Err(error) => {
+                lost += 1;
+                last = Some(error);
             }
         }
-        match last {
-            Some(error) if sent == 0 => Err(failed(error)),
-            _ => Ok(lost),
-        }
+    }
+    match last {
+        Some(error) if sent == 0 => Err(error),
+        _ => Ok(lost),
     }
 }
 
