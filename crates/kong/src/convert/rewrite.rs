@@ -30,7 +30,7 @@ pub(super) fn apply(behaviour: &Value, made: &mut Made) -> Vec<String> {
 fn without_tls(status: i64, made: &mut Made) {
     if status == 426 {
         let vars = json!([[["scheme", "==", "http"]]]);
-        let abort = json!({ "http_status": 426, "vars": vars, "headers": { "Upgrade": "TLS/1.2, HTTP/1.1" } });
+        let abort = json!({ "http_status": 426, "vars": vars });
         made.add("route", "fault-injection", json!({ "abort": abort }));
         return;
     }

@@ -32,7 +32,8 @@ pub(super) fn rate_limiting(conf: &Value, notes: &mut Vec<String>) -> Outcome {
         if by != "ip" {
             notes.push(format!("rate-limiting: with several windows requests are counted by {by} and address."));
         }
-        let rule = |(count, length): &(u64, u64)| json!({ "count": count, "time_window": length, "key": key });
+        // The rules count apart, each under a key of its own.
+        let rule = |(count, length): &(u64, u64)| json!({ "count": count, "time_window": length, "key": format!("{length} {key}") });
         made["rules"] = limits.iter().map(rule).collect();
     }
     match text(conf, "policy", "local").as_str() {
