@@ -176,6 +176,17 @@ impl Lowered {
             self.origins.0.insert(path, Arc::new(entity));
         }
     }
+
+    /// The items of a kind with the entities that they were made from, in the order in which they were added.
+    pub fn items(&self, kind: ResourceKind) -> impl Iterator<Item = (&Node, Option<&Entity>)> {
+        let section = kind.directory();
+        let items = self.root.get(section).and_then(Node::as_seq).unwrap_or_default();
+        items.iter().enumerate().map(move |(at, item)| {
+            let mut path = section.to_owned();
+            push_index(&mut path, at);
+            (item, self.origins.0.get(&path).map(AsRef::as_ref))
+        })
+    }
 }
 
 impl Origins {

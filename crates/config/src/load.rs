@@ -35,7 +35,7 @@ pub use ending::Ending;
 pub(crate) use foreign::identify;
 pub(crate) use kinds::Item;
 pub use left_out::place_of;
-pub use lone::{Written, check_item, in_force, items, schema_of};
+pub use lone::{Written, check_item, in_force, items, lowered, schema_of};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use crate::fault::{self, Outcome, answer, empty};
 use crate::kinds;
 use crate::live::Live;
 use crate::target::Target;
-use crate::{info, read, shape, write};
+use crate::{health, info, read, shape, write};
 
 /// Facts about the gateway for `/` and `/status`.
 pub trait Gateway: Send + Sync + fmt::Debug {
@@ -38,6 +39,39 @@ pub trait Gateway: Send + Sync + fmt::Debug {
 
     /// `/status`, without what the API knows itself.
     fn status(&self) -> Value;
+
+    /// The addresses whose health is checked for these places; `None` if nothing is checked for them.
+    fn addresses(&self, places: &[CheckedPlace]) -> Option<Vec<TargetAddress>>;
+
+    /// Sets the health of the addresses that `chosen` takes. Returns their number.
+    fn mark(&self, places: &[CheckedPlace], chosen: &dyn Fn(&TargetAddress) -> bool, is_healthy: bool) -> usize;
+}
+
+/// An item of the model whose upstream is checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedPlace {
+    /// `services`, or `routes` for a route with an upstream of its own.
+    pub kind: &'static str,
+    /// The id.
+    pub id: String,
+}
+
+/// An address of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetAddress {
+    /// Host of the target, as it is configured.
+    pub host: String,
+    /// The address.
+    pub address: SocketAddr,
+    /// True if requests are sent to it.
+    pub is_healthy: bool,
+}
+
+impl TargetAddress {
+    /// True for an address of the target with this host and port.
+    pub(crate) fn is_of(&self, host: &str, port: u16) -> bool {
+        self.address.port() == port && self.host.eq_ignore_ascii_case(host)
+    }
 }
 
 /// Kong's Admin API.
@@ -98,6 +132,22 @@ impl KongAdmin {
                 write::validate(kind, &self.live, &request).await
             }
             ["schemas", rest @ ..] if reads => info::schema(rest),
+            ["upstreams", key, "health"] if reads => {
+                health::health(key, &self.live.entities().await, &*self.gateway, &request)
+            }
+            ["upstreams", key, "targets", target, rest @ .., state @ ("healthy" | "unhealthy")] if rest.len() < 2 => {
+                if !matches!(method, Method::PUT | Method::POST) {
+                    return Err(fault::wrong_method());
+                }
+                let entities = self.live.entities().await;
+                let address = rest.first().copied();
+                health::mark([*key, *target], address, *state == "healthy", &entities, &*self.gateway)
+            }
+            // The list of targets has all of them anyway.
+            ["upstreams", _, "targets", "all"] if reads => {
+                request.path.truncate(3);
+                self.entity(&request).await
+            }
             _ => self.entity(&request).await,
         }
     }

@@ -74,7 +74,14 @@ pub(crate) fn endpoints() -> Value {
     let mut paths: Vec<String> = ["/", "/config", "/endpoints", "/plugins/enabled", "/status", "/tags", "/tags/{tags}"]
         .iter()
         .chain(&["/schemas/plugins/validate", "/schemas/plugins/{name}", "/schemas/vaults/{name}"])
-        .chain(&["/schemas/{name}", "/schemas/{db_entity_name}/validate"])
+        .chain(&["/schemas/{name}", "/schemas/{db_entity_name}/validate", "/upstreams/{upstreams}/health"])
+        .chain(&["/upstreams/{upstreams}/targets/all"])
+        .chain(&[
+            "/upstreams/{upstreams}/targets/{targets}/healthy",
+            "/upstreams/{upstreams}/targets/{targets}/unhealthy",
+        ])
+        .chain(&["/upstreams/{upstreams}/targets/{targets}/{address}/healthy"])
+        .chain(&["/upstreams/{upstreams}/targets/{targets}/{address}/unhealthy"])
         .map(|path| (*path).to_owned())
         .collect();
     for (number, kind) in kinds::kinds() {

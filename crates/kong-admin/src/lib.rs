@@ -21,6 +21,7 @@ mod body;
 mod config;
 mod entities;
 mod fault;
+mod health;
 mod info;
 mod kinds;
 mod live;
@@ -31,4 +32,4 @@ mod shape;
 mod target;
 mod write;
 
-pub use api::{Gateway, KongAdmin};
+pub use api::{CheckedPlace, Gateway, KongAdmin, TargetAddress};

@@ -6,6 +6,7 @@
 //! (`weir_plugins::kong`), so that nothing else on the path of a request knows the family.
 
 pub mod conf;
+mod convert;
 mod declared;
 mod document;
 mod front_end;
@@ -17,6 +18,7 @@ mod rank;
 mod stored;
 mod vaults;
 
+pub use convert::{Converted, convert};
 pub use declared::{Declaration, Declared, declaration};
 pub use front_end::{FAMILY, Kong, KongWithoutUnsupported};
 pub use manifests::{Manifests, is_manifests};

@@ -11,6 +11,7 @@ use weir_wire::fields::Fields;
 use weir_wire::head::Content;
 use weir_wire::name::FieldName;
 
+use crate::captures::Captures;
 use crate::consumer::{Consumer, ConsumerMatch};
 use crate::encoder::Encoder;
 use crate::exchange::{AddrText, Client, Exchange};
@@ -136,6 +137,11 @@ impl RequestCx<'_> {
     pub fn set_request_id(&mut self, id: &[u8]) {
         self.0.own_id.clear();
         self.0.own_id.extend_from_slice(id);
+    }
+
+    /// Keeps the groups of the regular expression that took the path.
+    pub fn set_captures(&mut self, captures: Captures) {
+        self.0.captures = Some(captures);
     }
 
     /// Tells the `traceparent` that the upstream receives in the variables `opentelemetry_*`.

@@ -12,6 +12,7 @@ use weir_telemetry::metrics::Label;
 use weir_wire::fields::Fields;
 
 use crate::buffers::Held;
+use crate::captures::Captures;
 use crate::consumer::ConsumerMatch;
 use crate::moment::Moment;
 use crate::per_request::values::States;
@@ -77,6 +78,8 @@ pub struct Exchange {
     pub(crate) own_id: Vec<u8>,
     /// The `traceparent` that a plugin tells in variables; empty: none does.
     pub(crate) traceparent: Vec<u8>,
+    /// Groups of the regular expression that took the path, where the route keeps them.
+    pub(crate) captures: Option<Captures>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
 }
@@ -293,6 +296,7 @@ impl Default for Exchange {
             told: Vec::new(),
             own_id: Vec::new(),
             traceparent: Vec::new(),
+            captures: None,
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
         }
@@ -325,6 +329,7 @@ impl Exchange {
         self.told.clear();
         self.own_id.clear();
         self.traceparent.clear();
+        self.captures = None;
         self.request_id.take();
         self.moment.take();
     }

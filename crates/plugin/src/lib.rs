@@ -18,6 +18,7 @@ mod api;
 mod arguments;
 mod buffers;
 mod callout;
+mod captures;
 mod consumer;
 mod context;
 mod definition;
@@ -45,6 +46,7 @@ pub use api::{Api, ApiSet, NoApis, OpenApi};
 pub use arguments::ArgumentNames;
 pub use buffers::{Held, NO_ROOM};
 pub use callout::{Callout, CalloutError, CalloutResponse, InnerConnection, Io};
+pub use captures::Captures;
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
 pub use context::{Answer, BodyCx, HookCx, HookCxMut, LogCx, RequestBodyCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{

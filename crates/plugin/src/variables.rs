@@ -55,6 +55,9 @@ impl Source for Exchange {
             Variable::GraphqlRootFields => request.graphql(Part::RootFields),
             Variable::Cookie(name) => request.cookie(name.as_bytes()).map(Value::Bytes),
             Variable::UriParam(name) => {
+                if let Some(captures) = &self.captures {
+                    return captures.named(request.encoded_path(), name).map(Value::Bytes);
+                }
                 let router = self.tables.as_ref()?.router.as_ref()?;
                 router.param(self.matched.as_ref()?, &self.params, request.path(), name).map(Value::Bytes)
             }

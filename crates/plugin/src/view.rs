@@ -6,6 +6,7 @@ use weir_expr::{Source, Value, Variable};
 use weir_router::Match;
 use weir_telemetry::metrics::Label;
 
+use crate::captures::Captures;
 use crate::consumer::{Consumer, ConsumerMatch};
 use crate::exchange::{Client, Exchange, Try};
 use crate::request::Request;
@@ -18,6 +19,12 @@ use crate::tables::{RouteInfo, Tables};
 pub struct View<'x>(pub(crate) &'x Exchange);
 
 impl<'x> View<'x> {
+    /// Groups of the regular expression that took the path, where the route keeps them.
+    #[must_use]
+    pub fn captures(self) -> Option<&'x Captures> {
+        self.0.captures.as_ref()
+    }
+
     /// The request.
     #[must_use]
     pub fn request(self) -> &'x Request {

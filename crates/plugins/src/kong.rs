@@ -32,8 +32,11 @@ mod log;
 mod loggly;
 mod measures;
 mod media;
+mod mocking;
 mod no_route;
+mod oauth2;
 mod openid_connect;
+mod opentelemetry;
 mod prometheus;
 mod proxy_cache;
 mod rate_limiting;
@@ -43,15 +46,20 @@ mod redis;
 mod request_size_limiting;
 mod request_termination;
 mod request_transformer;
+mod request_validator;
 mod response_ratelimiting;
 mod response_transformer;
 pub(crate) mod route;
+mod route_by_header;
 mod session;
 mod standard_webhooks;
 mod statsd;
+mod syslog;
 mod tcp_log;
 mod template;
+mod trace;
 mod upstream_timeout;
+mod zipkin;
 
 use weir_plugin::host::Definition;
 
@@ -79,8 +87,11 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &jwt::Jwt,
         &key_auth::KeyAuth,
         &loggly::Loggly,
+        &mocking::Mocking,
         &no_route::NoRoute,
+        &oauth2::Oauth2,
         &openid_connect::OpenidConnect,
+        &opentelemetry::Opentelemetry,
         &crate::traffic::plan::OnPlan,
         &prometheus::Prometheus,
         &proxy_cache::ProxyCache,
@@ -91,15 +102,19 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &request_termination::RequestTermination,
         &request_transformer::RequestTransformer,
         &request_transformer::RequestTransformerAdvanced,
+        &request_validator::RequestValidator,
         &response_ratelimiting::ResponseRateLimiting,
         &response_transformer::ResponseTransformer,
         &route::Route,
+        &route_by_header::RouteByHeader,
         &session::Session,
         &standard_webhooks::StandardWebhooks,
         &statsd::Statsd,
+        &syslog::Syslog,
         &tcp_log::TcpLog,
         &tcp_log::UdpLog,
         &upstream_timeout::UpstreamTimeout,
+        &zipkin::Zipkin,
     ]
 }
 

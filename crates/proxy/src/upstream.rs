@@ -69,6 +69,8 @@ pub(crate) struct Checked {
     /// `upstreams`, `routes`, `services` or `plugins`.
     pub(crate) kind: &'static str,
     pub(crate) id: Arc<str>,
+    /// Name of the upstream for people.
+    pub(crate) title: Option<Arc<str>>,
     pub(crate) checks: Arc<Checks>,
 }
 

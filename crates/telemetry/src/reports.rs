@@ -78,6 +78,8 @@ pub enum Destination {
     List(List),
     /// A collection of MongoDB, of which each record becomes a document, with [`Frame::Lengths`].
     Documents(Documents),
+    /// The syslog daemon of this machine, which takes each record in a datagram. For [`Frame::Lengths`].
+    Syslog,
 }
 
 /// Text between the records of a batch, and around it.

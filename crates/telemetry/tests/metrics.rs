@@ -402,6 +402,7 @@ fn upstream_status_is_asked_for_at_each_scrape() {
     assert!(!page(&metrics).contains("apisix_upstream_status"), "nothing is checked");
     let nodes = [true, false].map(|healthy| Arc::new(Node(AtomicBool::new(healthy))));
     let series = ["10.0.0.1:80", "[fd00::1]:8080"].into_iter().zip(&nodes).map(|(addr, node)| UpstreamStatus {
+        title: None,
         name: "/apisix/upstreams/u1".into(),
         addr: addr.parse().expect("an address"),
         health: Arc::clone(node) as Arc<dyn NodeHealth>,

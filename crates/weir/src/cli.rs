@@ -45,6 +45,13 @@ pub(crate) enum Command {
     /// No request is sent.
     #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Write a configuration of Kong's, or manifests of its ingress controller, as a rules file in APISIX's form.
+    ///
+    /// The result has a comment for everything that changes and begins with a list of what has no counterpart. A plugin without
+    /// one is left out where it only reports; requests that any other one is for are answered with 503. The result is checked
+    /// before it is written.
+    #[command(after_long_help = CONVERT_EXAMPLES)]
+    Convert(ConvertArgs),
     /// Inspect, change and repair the store of a gateway.
     ///
     /// Commands that only read work while the gateway runs. Commands that write need a stopped gateway; use the Admin API
@@ -199,6 +206,15 @@ pub(crate) struct ExplainArgs {
     pub(crate) settings: SettingsArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    #[command(flatten)]
+    pub(crate) rules: RulesArgs,
+    /// File for the result. An existing file is replaced. [default: standard output]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
 /// Option for the data directory of a store.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
@@ -327,6 +343,12 @@ const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   weir explain apisix.yaml --request 'GET http://api.example.com/orders?page=2'
   weir explain apisix.yaml --request 'POST /orders' -H 'Host: api.example.com' -H 'apikey: k1' --remote 10.0.0.7";
+
+const CONVERT_EXAMPLES: &str = "\
+Examples:
+  weir convert kong.yml > apisix.yaml
+  weir convert kong.yml --output apisix.yaml && weir run apisix.yaml
+  weir convert manifests/ --resolve shop/orders=127.0.0.1:9000";
 
 const STORE_EXAMPLES: &str = "\
 Examples:

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command, RunArgs};
-use commands::{check, completions, explain, ready, run, store};
+use commands::{check, completions, convert, explain, ready, run, store};
 
 fn main() -> ExitCode {
     // Usage errors end the process here, with exit code 2.
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&with_declarative_config(args)),
         Command::Check(args) => check::check(&with_declarative_config(args)),
         Command::Explain(args) => explain::explain(&args),
+        Command::Convert(args) => convert::convert_file(&args),
         Command::Store(command) => store::run(&command),
         Command::Ready { address } => ready::ready(address),
         Command::Version => version(),

@@ -397,6 +397,77 @@ fn the_calls_of_deck_leave_no_difference() {
 }
 
 #[test]
+fn the_health_of_targets_is_told_and_set() {
+    let (gateway, origin, other) = (start(), Origin::echo(), Origin::echo());
+    must(&gateway, "POST", "/upstreams", json!({ "name": "bare" }));
+    must(&gateway, "POST", "/upstreams/bare/targets", json!({ "target": origin.node() }));
+    let passive = json!({ "passive": { "unhealthy": { "http_failures": 1, "http_statuses": [500] } } });
+    must(&gateway, "POST", "/upstreams", json!({ "name": "pool", "healthchecks": passive }));
+    for node in [&origin, &other] {
+        must(&gateway, "POST", "/upstreams/pool/targets", json!({ "target": node.node(), "weight": 10 }));
+    }
+    for name in ["bare", "pool"] {
+        must(&gateway, "POST", "/services", json!({ "name": name, "host": name }));
+        must(
+            &gateway,
+            "POST",
+            &format!("/services/{name}/routes"),
+            json!({ "name": name, "paths": [format!("/{name}")] }),
+        );
+    }
+    let states = |name: &str| {
+        let all = must(&gateway, "GET", &format!("/upstreams/{name}/health"), "");
+        let mut states: Vec<(String, String)> = all["data"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|target| {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                (text(&target["target"]), text(&target["health"]))
+            })
+            .collect();
+        states.sort();
+        states
+    };
+    let sorted = |first: &str, second: &str| {
+        let mut all = vec![(origin.node(), first.to_owned()), (other.node(), second.to_owned())];
+        all.sort();
+        all
+    };
+    assert_eq!(states("bare"), [(origin.node(), "HEALTHCHECKS_OFF".to_owned())]);
+    wait_until("the checks to begin", LIMIT, || (states("pool") == sorted("HEALTHY", "HEALTHY")).then_some(()));
+    // A target that is marked unhealthy gets no requests until it is marked healthy again.
+    let mark = |path: String| ask(&gateway, "PUT", &path, "").0;
+    assert_eq!(mark(format!("/upstreams/pool/targets/{}/unhealthy", origin.node())), 204);
+    assert_eq!(states("pool"), sorted("UNHEALTHY", "HEALTHY"));
+    let before = origin.requests().len();
+    assert!((0..6).all(|_| gateway.client().request(get("/pool")).status == 200));
+    assert_eq!(origin.requests().len(), before, "it gets none");
+    let whole = must(&gateway, "GET", "/upstreams/pool/health?balancer_health=1", "");
+    assert_eq!(whole["data"]["health"], "HEALTHY");
+    assert_eq!(mark(format!("/upstreams/pool/targets/{0}/{0}/unhealthy", other.node())), 204);
+    let whole = must(&gateway, "GET", "/upstreams/pool/health?balancer_health=1", "");
+    assert_eq!(whole["data"]["health"], "UNHEALTHY");
+    assert_eq!(gateway.client().request(get("/pool")).status, 503);
+    let all = must(&gateway, "GET", "/upstreams/pool/health", "");
+    let data = &all["data"][0]["data"];
+    assert_eq!((&data["weight"]["total"], &data["weight"]["available"]), (&10.into(), &0.into()), "{all}");
+    assert_eq!(data["addresses"][0]["health"], "UNHEALTHY");
+    assert_eq!(mark(format!("/upstreams/pool/targets/{}/healthy", origin.node())), 204);
+    assert_eq!(gateway.client().request(get("/pool")).status, 200);
+    assert_eq!(must(&gateway, "GET", "/upstreams/pool/targets/all", "")["data"].as_array().map(Vec::len), Some(2));
+    for (path, status) in [
+        ("/upstreams/nope/health".to_owned(), 404),
+        ("/upstreams/pool/targets/nope/healthy".to_owned(), 404),
+        (format!("/upstreams/pool/targets/{}/nope/healthy", origin.node()), 404),
+        (format!("/upstreams/bare/targets/{}/healthy", origin.node()), 400),
+    ] {
+        let method = if path.ends_with("/health") { "GET" } else { "PUT" };
+        assert_eq!(ask(&gateway, method, &path, "").0, status, "{path}");
+    }
+}
+
+#[test]
 fn a_store_has_one_family() {
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Start::stored().data_dir(folder.path()).start();

@@ -101,3 +101,51 @@ fn examples_of_kongs_plugins_are_right() {
         assert!(!found.iter().any(weir_config::Diagnostic::is_error), "{}: {found:?}", definition.name());
     }
 }
+
+/// Credentials of the examples of plugins that authenticate.
+const CREDENTIALS: [(&str, &str); 5] = [
+    ("key-auth", "keyauth_credentials: [{key: demo}]"),
+    ("basic-auth", "basicauth_credentials: [{username: alice, password: demo}]"),
+    ("jwt", "jwt_secrets: [{key: shop, secret: a-secret-of-at-least-32-characters}]"),
+    ("hmac-auth", "hmacauth_credentials: [{username: alice, secret: demo}]"),
+    (
+        "oauth2",
+        "oauth2_credentials: [{name: shop, client_id: shop, client_secret: demo, redirect_uris: ['http://127.0.0.1/']}]",
+    ),
+];
+
+/// The text of the example of a plugin: `examples/kong/NAME.yml`.
+fn example(name: &str, conf: &Value) -> String {
+    let consumers = CREDENTIALS.iter().find(|(plugin, _)| *plugin == name);
+    let consumers = consumers.map(|(_, held)| format!("consumers:\n- username: alice\n  {held}\n")).unwrap_or_default();
+    format!(
+        "# {name} of Kong: weir run examples/kong/{name}.yml\n_format_version: \"3.0\"\nservices:\n- name: orders\n  \
+         url: http://127.0.0.1:8080\n  routes:\n  - {{name: orders, paths: [/orders]}}\n  plugins:\n  - name: {name}\n    \
+         config: {conf}\n{consumers}"
+    )
+}
+
+#[test]
+fn every_plugin_of_kong_has_an_example_that_serves() {
+    let origin = Origin::hello();
+    let is_shown = |name: &str| !weir_plugins::kong::is_internal(name) && !matches!(name, "grpc-gateway" | "plan");
+    let all: Vec<_> = weir_plugins::kong::definitions().iter().filter(|plugin| is_shown(plugin.name())).collect();
+    each(
+        &all,
+        |plugin| plugin.name().to_owned(),
+        |plugin| {
+            let name = plugin.name();
+            let conf = Node::parse(plugin.example()).expect("YAML").root.to_json();
+            let (file, wanted) = (repository().join(format!("examples/kong/{name}.yml")), example(name, &conf));
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                fs::create_dir_all(file.parent().expect("a folder")).expect("make a folder");
+                fs::write(&file, &wanted).expect("write an example");
+            }
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            assert_eq!(text, wanted, "out of date: UPDATE_DOCS=1 cargo test -p weir --test blackbox -- kong_plugins");
+            let gateway = Start::text(&text.replace("127.0.0.1:8080", &origin.node())).start();
+            let status = gateway.get("/orders").status;
+            assert!((200..600).contains(&status), "{status}");
+        },
+    );
+}

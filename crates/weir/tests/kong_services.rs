@@ -195,7 +195,7 @@ fn only_plugins_that_guard_nothing_are_left_out() {
     );
     let gateway = Start::text(&document(&origin, passing)).argument(skip[0]).argument(skip[1]).start();
     assert_eq!(send(&gateway, "/", "").status, 200);
-    for name in ["oauth2", "ldap-auth", "opa", "my-own-auth"] {
+    for name in ["ldap-auth", "opa", "my-own-auth"] {
         let guarding = format!("  routes: [{{name: r, paths: [/]}}]\n  plugins: [{{name: {name}}}]\n");
         fs::write(&file, document(&origin, &guarding)).expect("written");
         let (code, _, told) = weir(&[&["check", &path][..], &skip].concat());
@@ -438,4 +438,42 @@ fn entries_and_metrics_reach_their_receivers() {
         told.iter().any(|one| one.starts_with("kong.route.") && one.ends_with(".user.j_1.status.200:1|c")),
         "{told:?}"
     );
+}
+
+#[test]
+fn what_upstreams_tell_counts_in_redis() {
+    let (origin, mut redis) = (
+        Origin::answering(|request| {
+            let cost = request.fields.get("x-cost").unwrap_or_default();
+            Answer::keep(format!("HTTP/1.1 200 OK\r\nX-Kong-Limit: {cost}\r\nContent-Length: 2\r\n\r\nhi"))
+        }),
+        Redis::start(),
+    );
+    let port = redis.port;
+    let limited = |tolerant: bool, path: &str| {
+        format!(
+            "  - name: r{tolerant}\n    paths: [{path}]\n    plugins:\n    - {{name: response-ratelimiting, config: {{limits: {{video: {{year: 3}}}}, \
+             policy: redis, fault_tolerant: {tolerant}, redis: {{host: 127.0.0.1, port: {port}}}}}}}\n"
+        )
+    };
+    let rest = format!("  routes:\n{}{}", limited(false, "/closed"), limited(true, "/open"));
+    let gateways = [(), ()].map(|()| Start::text(&document(&origin, &rest)).start());
+    let told = |response: &Response| response.field("X-RateLimit-Remaining-video-year").map(str::to_owned);
+    let first = send(&gateways[0], "/closed", "X-Cost: video=2\r\n");
+    assert_eq!((first.status, told(&first).as_deref()), (200, Some("1")), "{first:?}");
+    // The other gateway has seen it.
+    let second = send(&gateways[1], "/closed", "X-Cost: \r\n");
+    assert_eq!((second.status, told(&second).as_deref()), (200, Some("1")), "{second:?}");
+    assert_eq!(origin.last().field("X-RateLimit-Remaining-video"), Some("1"));
+    let third = send(&gateways[1], "/closed", "X-Cost: video=1\r\n");
+    assert_eq!((third.status, told(&third).as_deref()), (200, Some("0")), "{third:?}");
+    let over = send(&gateways[0], "/closed", "X-Cost: video=1\r\n");
+    assert_eq!((over.status, over.body.len()), (429, 0), "{over:?}");
+    assert_eq!(send(&gateways[0], "/closed", "X-Cost: \r\n").status, 200, "what costs nothing passes");
+    let keys = redis.keys();
+    assert!(keys.iter().any(|key| key.starts_with("response-ratelimit:") && key.ends_with(":video:year")), "{keys:?}");
+    redis.kill();
+    let open = send(&gateways[0], "/open", "X-Cost: video=1\r\n");
+    assert_eq!((open.status, told(&open)), (200, None), "{open:?}");
+    assert_eq!(send(&gateways[0], "/closed", "").status, 500);
 }

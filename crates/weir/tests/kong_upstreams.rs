@@ -108,3 +108,33 @@ fn unknown_fields_of_checks_are_named() {
         assert!(told.contains(says), "no {says:?} in {told}");
     }
 }
+
+#[test]
+fn requests_are_spread_by_a_group_of_their_path() {
+    let origins = [Origin::echo(), Origin::echo(), Origin::echo()];
+    let targets: Vec<String> = origins.iter().map(|origin| format!("'{}'", origin.node())).collect();
+    let document = format!(
+        "_format_version: '3.0'\nservices: [{{name: s, host: pool, routes: [{{paths: ['~/users/(?<user>[^/]+)']}}]}}]\n\
+         upstreams: [{{name: pool, algorithm: consistent-hashing, hash_on: uri_capture, hash_on_uri_capture: user, targets: [{}]}}]\n",
+        targets.join(", ")
+    );
+    let gateway = Start::text(&document).start();
+    let counts = || origins.each_ref().map(|origin| origin.requests().len());
+    let mut chosen = [0; 3];
+    for user in 0..40 {
+        let before = counts();
+        for path in ["a", "b/c", "a"] {
+            assert_eq!(gateway.get(&format!("/users/u{user}/{path}")).status, 200);
+        }
+        let after = counts();
+        let grown: Vec<usize> = (0..3).filter(|at| after[*at] > before[*at]).collect();
+        let [one] = grown[..] else { panic!("user {user} went to {grown:?}") };
+        chosen[one] += 1;
+    }
+    assert!(chosen.iter().all(|count| *count > 0), "every target has some users: {chosen:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("kong.yml");
+    std::fs::write(&file, document.replace("hash_on_uri_capture: user, ", "")).expect("written");
+    let (code, _, told) = weir(&["check", &file.display().to_string()]);
+    assert!(code == 1 && told.contains("hash_on_uri_capture: expected the name of a group"), "{told}");
+}

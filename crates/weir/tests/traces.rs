@@ -11,7 +11,7 @@ use crate::reports::{await_reports, collector, rules};
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// The spans of a batch, as the library of OpenTelemetry for Python reads it.
-fn decoded(batch: &[u8]) -> Value {
+pub(crate) fn decoded(batch: &[u8]) -> Value {
     let python = repository().join("target/test-tools/bin/python");
     let program = "import sys, json\n\
         from google.protobuf.json_format import MessageToDict\n\
@@ -27,7 +27,7 @@ fn decoded(batch: &[u8]) -> Value {
 }
 
 /// Attributes by their names.
-fn attributes(of: &Value) -> Value {
+pub(crate) fn attributes(of: &Value) -> Value {
     let all = of["attributes"].as_array().cloned().unwrap_or_default();
     let value = |attribute: &Value| attribute["value"].as_object().and_then(|value| value.values().next().cloned());
     all.iter().map(|one| (one["key"].as_str().expect("a key").to_owned(), value(one).unwrap_or_default())).collect()

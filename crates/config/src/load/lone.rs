@@ -9,7 +9,7 @@ use super::kinds::Item;
 use super::{LoadOptions, Loader};
 use crate::diagnostic::Diagnostic;
 use crate::env::{Variables, substitute};
-use crate::front_end::{FrontEnd, Lowered, reading};
+use crate::front_end::{Family, FrontEnd, Lowered, reading};
 use crate::kind::{ResourceKind, with_type};
 use crate::node::{Kind, Node};
 
@@ -54,14 +54,23 @@ pub struct Written {
     pub node: Node,
 }
 
+/// A document that was loaded before, in the form of the model, and its family. `None` for a text that no front end reads.
+pub fn lowered(
+    text: &[u8],
+    variables: Variables<'_>,
+    front_ends: &[&dyn FrontEnd],
+) -> Option<(&'static Family, Lowered)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let substituted = substitute(text.strip_prefix('\u{feff}').unwrap_or(text), variables);
+    let parsed = Node::parse(&substituted.text).ok()?;
+    let front_end = reading(front_ends, &parsed.root)?;
+    Some((front_end.family(), front_end.lower(parsed.root, variables, &mut Vec::new())))
+}
+
 /// The items of a kind in a document that was loaded before; of several with one id the one that holds. Empty for a text
 /// that no front end reads.
 pub fn items(text: &[u8], kind: ResourceKind, variables: Variables<'_>, front_ends: &[&dyn FrontEnd]) -> Vec<Written> {
-    let Ok(text) = std::str::from_utf8(text) else { return Vec::new() };
-    let substituted = substitute(text.strip_prefix('\u{feff}').unwrap_or(text), variables);
-    let Ok(parsed) = Node::parse(&substituted.text) else { return Vec::new() };
-    let Some(front_end) = reading(front_ends, &parsed.root) else { return Vec::new() };
-    let Lowered { mut root, origins } = front_end.lower(parsed.root, variables, &mut Vec::new());
+    let Some((_, Lowered { mut root, origins })) = lowered(text, variables, front_ends) else { return Vec::new() };
     let Some((_, list)) = root.remove(kind.directory()) else { return Vec::new() };
     let nodes = match list.kind {
         Kind::Seq(nodes) => nodes,

@@ -64,6 +64,8 @@ pub struct Reports {
     pub spill: String,
     /// Most bytes of one such file.
     pub spill_size: Size<{ MIB }, { 1024 * GIB }>,
+    /// The socket of the machine's syslog daemon, which the plugin `syslog` of Kong's family writes to.
+    pub syslog: String,
     /// Time for sending queued reports when the process ends.
     pub flush: Seconds<0, 3_600_000>,
 }
@@ -102,6 +104,7 @@ impl Default for Reports {
             memory: Size::constant(64 * MIB),
             spill: String::new(),
             spill_size: Size::constant(256 * MIB),
+            syslog: "/dev/log".to_owned(),
             flush: Seconds::constant(5_000),
         }
     }

@@ -7,11 +7,12 @@ use super::{flag, list, map, text};
 use crate::document::{Document, Entity, EntityKind};
 
 /// Kinds of credentials that stand beside a consumer, with their plugins.
-const CREDENTIALS: [(EntityKind, &str); 4] = [
+const CREDENTIALS: [(EntityKind, &str); 5] = [
     (EntityKind::KeyAuth, "key-auth"),
     (EntityKind::BasicAuth, "basic-auth"),
     (EntityKind::Jwt, "jwt"),
     (EntityKind::HmacAuth, "hmac-auth"),
+    (EntityKind::Oauth2, "oauth2"),
 ];
 
 /// Adds the consumers.
@@ -44,6 +45,13 @@ pub(crate) fn lower(
                 if credential.node.get("key").is_none() && kind == EntityKind::Jwt {
                     let text = "a secret without a key matches no token: Kong makes a random key of it";
                     found.push(credential.doubt("key", text));
+                    continue;
+                }
+                let is_whole = ["client_id", "client_secret"].iter().all(|field| credential.node.get(field).is_some());
+                if kind == EntityKind::Oauth2 && !is_whole {
+                    let text =
+                        "a client without client_id and client_secret gets no token: Kong makes random ones of them";
+                    found.push(credential.doubt("client_id", text));
                     continue;
                 }
                 let place = format!("credentials[{}].plugins.{plugin}", credentials.len());
@@ -97,7 +105,9 @@ fn identity(consumer: &Entity) -> Node {
 /// A credential in the form of its plugin.
 fn conf(credential: &Entity, consumer: &Entity, is_hashed: bool) -> Node {
     let mut conf = map(credential.node.mark, [("id", text(&credential.id))]);
-    for field in ["key", "username", "password", "secret", "rsa_public_key", "algorithm"] {
+    const FIELDS: [&str; 6] = ["key", "username", "password", "secret", "rsa_public_key", "algorithm"];
+    const OF_CLIENTS: [&str; 6] = ["name", "client_id", "client_secret", "client_type", "hash_secret", "redirect_uris"];
+    for field in if credential.kind == EntityKind::Oauth2 { OF_CLIENTS } else { FIELDS } {
         if let Some(value) = credential.node.get(field) {
             conf.insert(field, value.clone());
         }

@@ -19,12 +19,15 @@ use weir_plugins::kong::definitions;
 
 use super::address::Address;
 use super::groups::Groups;
-use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, number, text};
+use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, number, services, text};
 use crate::document::{Document, Entity, EntityKind, rule, whole};
 use crate::front_end::plugin_names;
 
 /// Name of the plugin whose configuration becomes limits of routes.
 const TIMEOUT: &str = "upstream-timeout";
+
+/// Name of the plugin whose rules name upstreams.
+const BY_HEADER: &str = "route-by-header";
 
 /// Name of the plugin that needs the scheme and the port of its service.
 const CANARY: &str = "canary";
@@ -87,7 +90,9 @@ impl<'d> Scoped<'d> {
                 found.push(plugin.fault("consumer", "limits of a consumer are not supported: write them for a route"));
                 continue;
             }
-            scoped.has_captures |= plugin.node.to_json().to_string().contains("uri_captures");
+            let written = plugin.node.to_json().to_string();
+            let is_validated = plugin.text("name") == Some("request-validator") && written.contains("\"path\"");
+            scoped.has_captures |= is_validated || written.contains("uri_captures");
             scoped.add(scope, plugin, found);
         }
         scoped
@@ -291,6 +296,20 @@ impl<'d> Scoped<'d> {
         config.insert("upstream_host", host);
     }
 
+    /// Writes the upstream beside its name into rules: that of the service with other nodes.
+    fn complete_rules(&self, scope: Scope, config: &mut Node) {
+        let of_route = |number: usize| self.document.entities.get(number).and_then(|route| route.reference("service"));
+        let service = scope.service.or_else(|| scope.route.and_then(of_route));
+        let service = service.and_then(|number| self.document.entities.get(number));
+        let Some(Node { kind: Kind::Seq(rules), .. }) = config.get_mut("rules") else { return };
+        for rule in rules {
+            let Some(name) = rule.get("upstream_name").and_then(Node::as_str).map(str::to_owned) else { continue };
+            if let Some(upstream) = services::upstream_by_name(self.document, service, &name) {
+                rule.insert("upstream", upstream);
+            }
+        }
+    }
+
     fn collect(&self, scope: Scope) -> Plugins {
         let mut plugins = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
         self.plugins(scope).for_each(|plugin| self.put(scope, plugin, &mut plugins));
@@ -307,6 +326,9 @@ impl<'d> Scoped<'d> {
         }
         if name == CANARY {
             self.complete_canary(scope, &mut config);
+        }
+        if name == BY_HEADER {
+            self.complete_rules(scope, &mut config);
         }
         if let Some(filter) = filter(plugin) {
             config.insert("_meta", map(mark, [("filter", filter)]));

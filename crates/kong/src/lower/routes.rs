@@ -93,7 +93,7 @@ fn route(
     let mut all = own.node;
     let service = route.reference("service").and_then(|number| document.entities.get(number));
     let mut behaviour = behaviour(route, service, &paths, &protocols);
-    if plugins.has_captures() {
+    if plugins.has_captures() || service.is_some_and(|service| services::hashes_captures(document, service)) {
         behaviour.insert("captures", flag(true));
     }
     all.insert("route", behaviour);

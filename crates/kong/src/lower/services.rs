@@ -31,6 +31,22 @@ pub(crate) fn lower(document: &Document, plugins: &Scoped<'_>, lowered: &mut Low
     }
 }
 
+/// The upstream of a service with the targets of another upstream, or with another host, in the place of its own. `None`
+/// without a service.
+pub(crate) fn upstream_by_name(document: &Document, service: Option<&Entity>, name: &str) -> Option<Node> {
+    let service = service?;
+    let own = Address::of(service, &mut Vec::new())?;
+    upstream_of(document, service, &Address { host: name.to_owned(), ..own }, &mut Vec::new())
+}
+
+/// True for a service whose upstream goes by a group of the path's regular expression.
+pub(crate) fn hashes_captures(document: &Document, service: &Entity) -> bool {
+    let address = Address::of(service, &mut Vec::new());
+    let named = address.and_then(|address| document.find(EntityKind::Upstreams, &address.host));
+    let upstream = named.and_then(|number| document.entities.get(number));
+    upstream.is_some_and(|upstream| upstream.text("hash_on") == Some("uri_capture"))
+}
+
 /// The upstream of a service, of whose faults is told with the service itself.
 pub(crate) fn upstream(document: &Document, service: &Entity) -> Option<Node> {
     let mut told = Vec::new();
@@ -158,6 +174,9 @@ fn balanced(document: &Document, at: usize, upstream: &Entity, scheme: &str, fou
     });
     let nodes = nodes.collect();
     let mut item = map(mark, [("nodes", list(mark, nodes))]);
+    if let Some(name) = &upstream.name {
+        item.insert("name", text(name));
+    }
     match upstream.text("host_header") {
         Some(host) => {
             item.insert("pass_host", text("rewrite"));
@@ -195,8 +214,14 @@ fn balancing(upstream: &Entity, item: &mut Node, found: &mut Vec<Diagnostic>) {
             "path" => ("vars", "uri".to_owned()),
             "query_arg" => ("vars", format!("arg_{}", named("hash_on_query_arg"))),
             "uri_capture" => {
-                found.push(upstream.fault("hash_on", "hash_on uri_capture is not supported yet"));
-                return;
+                let name = named("hash_on_uri_capture");
+                if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+                    found.push(
+                        upstream.fault("hash_on_uri_capture", "expected the name of a group of a regular expression"),
+                    );
+                    return;
+                }
+                ("vars_combinations", format!("${{uri_param_{name}}}"))
             }
             _ => ("vars", "remote_addr".to_owned()),
         };

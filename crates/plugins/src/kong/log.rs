@@ -1,6 +1,7 @@
 //! Entry that Kong's loggers report of an exchange.
 
 pub(super) mod queue;
+pub(super) mod severity;
 
 use std::sync::Arc;
 

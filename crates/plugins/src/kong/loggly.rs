@@ -8,6 +8,7 @@ use weir_plugin::{CompileCx, Compiled, Define, HookCx, Invalid, LogCx, Phases, P
 use weir_telemetry::reports::{Channel, Destination, Frame, Udp};
 
 use super::log::queue::at_once;
+use super::log::severity::{Level, Levels};
 use super::log::write;
 use super::tcp_log::no_lua;
 use crate::observe;
@@ -15,20 +16,6 @@ use crate::observe;
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct Loggly;
-
-/// A level of syslog, the gravest one first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Emerg = 0,
-    Alert = 1,
-    Crit = 2,
-    Err = 3,
-    Warning = 4,
-    Notice = 5,
-    Info = 6,
-    Debug = 7,
-}
 
 /// Kong's configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -108,11 +95,11 @@ impl Define for Loggly {
         data.extend_from_slice(b"] ");
         let to = Destination::Udp(Udp { host: conf.host, port: conf.port });
         let options = at_once(Self::NAME, to, Frame::Lengths);
-        let (least, levels) =
-            (conf.log_level, [conf.successful_severity, conf.client_errors_severity, conf.server_errors_severity]);
-        Some(Compiled::build(move |build| {
-            Ok(Messages { channel: observe::channel(options, build), data, least, levels })
-        }))
+        let levels = Levels {
+            least: conf.log_level,
+            classes: [conf.successful_severity, conf.client_errors_severity, conf.server_errors_severity],
+        };
+        Some(Compiled::build(move |build| Ok(Messages { channel: observe::channel(options, build), data, levels })))
     }
 }
 
@@ -143,23 +130,13 @@ struct Messages {
     channel: Arc<Channel>,
     /// Application, id of the message, and structured data.
     data: Vec<u8>,
-    least: Level,
-    /// Levels of answers below 400, below 500 and from 500.
-    levels: [Level; 3],
+    levels: Levels,
 }
 
 impl Plugin for Messages {
     fn log(&self, cx: &LogCx<'_>) {
         let x = cx.view();
-        let [good, client, server] = self.levels;
-        let level = match x.response().status() {
-            500.. => server,
-            400.. => client,
-            _ => good,
-        };
-        if level > self.least {
-            return;
-        }
+        let Some(level) = self.levels.of(x.response().status()) else { return };
         self.channel.report(|out| {
             out.push(b'<');
             weir_wire::push_number(out, u64::from(USER) * 8 + level as u64);

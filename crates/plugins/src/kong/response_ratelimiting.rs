@@ -2,19 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    CompileCx, Compiled, Define, Flow, HookCx, Invalid, PerRequest, Phases, Plugin, RequestCx, ResponseCx,
+    CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx,
+    ResponseCx,
 };
 use weir_wire::name::FieldName;
 
 use super::body;
 use super::counted_by::CountedBy;
 use super::rate_limiting::NO_CLUSTER;
+use super::rate_limiting::remote::{Asked, Charge, Remote};
 use super::rate_limiting::window::{Counter, Period};
-use super::redis::RedisFields;
+use super::redis::{self, RedisFields};
 use crate::traffic::key::{Key, Which};
 use crate::traffic::table::Table;
 
@@ -69,13 +72,12 @@ pub(crate) struct Conf {
     header_name: String,
     /// Identity that is counted by; without it the client's address.
     limit_by: LimitBy,
-    /// Place of counters; only `local` is supported.
+    /// Place of counters: this process, or a Redis.
     policy: Policy,
-    /// Lets requests pass while counters cannot be reached; local ones always can.
-    #[serde(rename = "fault_tolerant")]
-    _fault_tolerant: bool,
-    #[serde(flatten, rename = "redis")]
-    _redis: RedisFields,
+    /// True where requests pass while Redis cannot be asked; else they are answered with 500.
+    fault_tolerant: bool,
+    #[serde(flatten)]
+    redis: RedisFields,
     /// Refuses requests before the upstream once a limit is used up.
     block_on_first_violation: bool,
     /// Does not tell clients of limits.
@@ -89,8 +91,8 @@ impl Default for Conf {
             header_name: "x-kong-limit".into(),
             limit_by: LimitBy::Consumer,
             policy: Policy::Local,
-            _fault_tolerant: true,
-            _redis: RedisFields::default(),
+            fault_tolerant: true,
+            redis: RedisFields::default(),
             block_on_first_violation: false,
             hide_client_headers: false,
         }
@@ -138,26 +140,33 @@ impl Define for ResponseRateLimiting {
     const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE);
     const DOC: &'static str = "Limits what requests cost, as upstreams tell it in a header of their responses.";
     const EXAMPLE: &'static str = "limits: {video: {minute: 10}}\n";
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
 
     type Conf = Conf;
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let limits = cx.ok(conf.limits());
-        match conf.policy {
-            Policy::Local => {}
-            Policy::Cluster => cx.say([Invalid::new("policy", NO_CLUSTER)]),
-            Policy::Redis => cx.say([Invalid::new(
-                "policy",
-                "counters in Redis are not supported yet for what upstreams tell: use policy local",
-            )]),
-        }
+        let server = match conf.policy {
+            Policy::Local => None,
+            Policy::Cluster => {
+                cx.say([Invalid::new("policy", NO_CLUSTER)]);
+                None
+            }
+            Policy::Redis => Some(cx.ok(conf.redis.server())?),
+        };
         let header = FieldName::new(&conf.header_name);
         let header = cx.ok(header.ok_or_else(|| Invalid::new("header_name", "expected the name of a header")));
         let (limits, header) = (limits?, header?);
         Some(Compiled::build(move |build| {
             let state = format!("kong response-ratelimiting {} {}", build.place, build.conf.to_json());
+            let remote = server.map(|server| {
+                let redis = redis::connect(server, conf.fault_tolerant, build)?;
+                Ok(Remote::new("response-ratelimit", redis, None, build))
+            });
             Ok(Limiter {
+                remote: remote.transpose()?,
+                passes_uncounted: conf.fault_tolerant,
                 table: build.states.get_or_create(&state, || Table::new(build.limit_keys)),
                 limits,
                 header,
@@ -197,20 +206,26 @@ struct Window {
 #[derive(Debug)]
 struct Limiter {
     table: Arc<Table<Counter>>,
+    /// The Redis that holds the counts.
+    remote: Option<Remote>,
+    /// True where requests pass that cannot be counted there.
+    passes_uncounted: bool,
     limits: Box<[Limit]>,
     header: FieldName,
     by: CountedBy,
     blocks: bool,
     shows: bool,
-    /// True for a request that was counted by its consumer.
+    /// Whom a request is counted by.
     keys: PerRequest<Who>,
 }
 
 /// Whom a request is counted by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Who {
     Named,
     Address,
+    /// In Redis: the identity, and the units that are left in each window.
+    Remote(Vec<u8>, Vec<u64>),
 }
 
 /// Keeps addresses apart from names.
@@ -218,11 +233,87 @@ const ADDRESS: u32 = 1 << 31;
 
 impl Plugin for Limiter {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.remote.is_some() {
+            return Flow::Suspend;
+        }
         let who = if self.by.find(cx).is_some() { Who::Named } else { Who::Address };
-        self.keys.put(cx, who);
+        self.admit(cx, who)
+    }
+
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long Redis is waited for.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let Some(remote) = &self.remote else { return Flow::Continue };
+            let who = self.by.find(cx).unwrap_or_else(|| cx.client().addr_text.as_bytes()).to_vec();
+            let now = cx.unix_ms();
+            match remote.add(&who, &self.charges(now, |_| 0)).await {
+                Some(used) => {
+                    let left = self.windows().zip(&used).map(|((_, window), used)| window.units.saturating_sub(*used));
+                    let left = left.collect();
+                    self.admit(cx, Who::Remote(who, left))
+                }
+                None if self.passes_uncounted => Flow::Continue,
+                None => body::error(cx, 500, "An unexpected error occurred", &[]),
+            }
+        })
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        let Some(who) = self.keys.get(cx).cloned() else { return Flow::Continue };
+        let has_cost = self.limits.iter().any(|limit| self.cost(cx, &limit.name) > 0);
+        if self.remote.is_some() && has_cost && !self.is_over(cx, &who, cx.unix_ms()) {
+            return Flow::Suspend;
+        }
+        self.settle(cx, &who)
+    }
+
+    fn response_io<'a>(&'a self, cx: &'a mut ResponseCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let (Some(remote), Some(who)) = (&self.remote, self.keys.get(cx).cloned()) else { return Flow::Continue };
+            if let Who::Remote(name, _) = &who {
+                let costs: Vec<u64> = self.limits.iter().map(|limit| self.cost(cx, &limit.name)).collect();
+                let charges = self.charges(cx.unix_ms(), |limit| costs.get(limit).copied().unwrap_or_default());
+                // The answer is there: what cannot be counted goes on, as in Kong.
+                let _ = remote.add(name, &charges).await;
+            }
+            self.settle(cx, &who)
+        })
+    }
+}
+
+impl Limiter {
+    /// All windows with the numbers of their limits.
+    fn windows(&self) -> impl Iterator<Item = (usize, &Window)> {
+        self.limits
+            .iter()
+            .enumerate()
+            .flat_map(|(number, limit)| limit.windows.iter().map(move |window| (number, window)))
+    }
+
+    /// Units to count in Redis, by the numbers of limits.
+    fn charges(&self, now: u64, cost: impl Fn(usize) -> u64) -> Vec<Charge<'_>> {
+        let charge = |(number, window): (usize, &Window)| {
+            let (period, begin) = (window.period, window.period.around(now).0);
+            let asked = Asked { period, begin, limit: window.units };
+            Charge { asked, name: self.limits.get(number).map_or("", |limit| &*limit.name), cost: cost(number) }
+        };
+        self.windows().map(charge).collect()
+    }
+
+    /// Tells the upstream and the client what is left, and refuses a request where that is nothing.
+    fn admit(&self, cx: &mut RequestCx<'_>, who: Who) -> Flow {
         let now = cx.unix_ms();
+        let mut number = 0;
         for limit in &self.limits {
-            let left = limit.windows.iter().map(|window| self.left(cx, who, window, now)).min().unwrap_or_default();
+            let mut left = u64::MAX;
+            for window in &limit.windows {
+                left = left.min(self.left(cx, &who, (number, window), now));
+                number += 1;
+            }
             if left == 0 && self.blocks {
                 let message = format!("API rate limit exceeded for '{}'", limit.name);
                 return body::error(cx, 429, &message, &[]);
@@ -235,24 +326,30 @@ impl Plugin for Limiter {
                 cx.set_response_field(&limit.told, |out| weir_wire::push_number(out, left));
             }
         }
+        self.keys.put(cx, who);
         Flow::Continue
     }
 
-    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
-        let Some(who) = self.keys.get(cx).copied() else { return Flow::Continue };
+    /// True if the upstream tells a cost of a limit that is used up.
+    fn is_over(&self, cx: &ResponseCx<'_>, who: &Who, now: u64) -> bool {
+        self.windows().enumerate().any(|(number, (limit, window))| {
+            let name = self.limits.get(limit).map_or("", |limit| &*limit.name);
+            self.cost(cx, name) > 0 && self.left(cx, who, (number, window), now) == 0
+        })
+    }
+
+    /// Counts the costs of a response, where that has not been done in Redis, and tells the client what is left.
+    fn settle(&self, cx: &mut ResponseCx<'_>, who: &Who) -> Flow {
         let now = cx.unix_ms();
+        let is_over = self.is_over(cx, who, now);
         let mut told = cx.take_scratch();
-        let mut is_over = false;
-        // All limits are looked at before a unit counts in any.
-        for limit in &self.limits {
-            let cost = self.cost(cx, &limit.name);
-            is_over |= cost > 0 && limit.windows.iter().any(|window| self.left(cx, who, window, now) == 0);
-        }
+        let mut number = 0;
         for limit in &self.limits {
             let cost = self.cost(cx, &limit.name);
             for window in &limit.windows {
-                let left = self.left(cx, who, window, now);
-                if cost > 0 && !is_over {
+                let left = self.left(cx, who, (number, window), now);
+                number += 1;
+                if cost > 0 && !is_over && self.remote.is_none() {
                     let (begin, end) = window.period.around(now);
                     let linger = end.saturating_sub(now);
                     // Without room for another key nothing is counted, and the next request finds the limit unused.
@@ -278,18 +375,19 @@ impl Plugin for Limiter {
         }
         Flow::Continue
     }
-}
 
-impl Limiter {
-    fn key(&self, cx: &impl HookCx, who: Who, window: &Window) -> Which {
+    fn key(&self, cx: &impl HookCx, who: &Who, window: &Window) -> Which {
         Which::Key(match (who, self.by.find(cx)) {
             (Who::Named, Some(name)) => Key::new(window.domain, name),
             _ => Key::new(window.domain | ADDRESS, cx.view().client().addr_text.as_bytes()),
         })
     }
 
-    /// Units that are left in a window.
-    fn left(&self, cx: &impl HookCx, who: Who, window: &Window, now: u64) -> u64 {
+    /// Units that are left in a window, of which the number is given.
+    fn left(&self, cx: &impl HookCx, who: &Who, (number, window): (usize, &Window), now: u64) -> u64 {
+        if let Who::Remote(_, left) = who {
+            return left.get(number).copied().unwrap_or_default();
+        }
         let (begin, _) = window.period.around(now);
         let used = self.table.look(self.key(cx, who, window), |counter| counter.used(begin)).unwrap_or(0);
         window.units.saturating_sub(used)

@@ -1,6 +1,6 @@
 //! `request-validation`: fields and body of a request have to follow a JSON Schema.
 
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod schema;
 mod words;
 

@@ -144,6 +144,14 @@ impl Health {
         }
     }
 
+    /// Sets the health of an address until the next event that changes it.
+    pub(crate) fn set(&self, address: &Address, is_up: bool) {
+        if address.state.set(is_up) {
+            self.settle();
+            address.changed.notify_one();
+        }
+    }
+
     /// Draws the sum of the addresses' states.
     fn settle(&self) {
         let all_down = || {

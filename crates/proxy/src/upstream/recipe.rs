@@ -55,7 +55,8 @@ impl Recipe {
             _ => None,
         };
         let checks = upstream.checks.clone().map(Arc::new);
-        let checked = checks.map(|checks| Checked { kind: self.kind, id: Arc::clone(&self.id), checks });
+        let title = upstream.name.as_deref().map(Arc::from);
+        let checked = checks.map(|checks| Checked { kind: self.kind, id: Arc::clone(&self.id), title, checks });
         let nodes: Box<[Node]> = addrs.iter().map(|addr| self.node(addr, checked.as_ref())).collect();
         let pool = &upstream.keepalive_pool;
         Ok(Upstream {

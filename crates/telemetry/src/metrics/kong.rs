@@ -3,6 +3,7 @@
 //! Histograms have the buckets of the gateway, which are finer at some places than Kong's and coarser at others. As in Kong a
 //! request without a service is not counted here.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::Metrics;
@@ -194,11 +195,16 @@ impl KongPage<'_> {
         }
         let name = "kong_upstream_target_health";
         header(out, name, "gauge", "Health status of targets of upstream");
+        // Services that share an upstream have the same targets.
+        let mut seen = HashSet::new();
         for upstream in upstreams.iter() {
+            if !seen.insert((upstream.title(), upstream.addr)) {
+                continue;
+            }
             let current = if upstream.health.is_healthy() { "healthy" } else { "unhealthy" };
             for state in ["healthchecks_off", "healthy", "unhealthy", "dns_error"] {
                 let _ = write!(out, "{name}{{upstream=");
-                quoted(out, &upstream.name);
+                quoted(out, upstream.title());
                 let address = upstream.addr;
                 let _ =
                     write!(out, ",target=\"{address}\",address=\"{address}\",state=\"{state}\",subsystem=\"http\"}}");

@@ -11,6 +11,8 @@ use super::text::{quoted, value};
 pub struct UpstreamStatus {
     /// Label `name`: the upstream.
     pub name: Arc<str>,
+    /// Name of the upstream for people: Kong's label `upstream`.
+    pub title: Option<Arc<str>>,
     /// Labels `ip` and `port`.
     pub addr: SocketAddr,
     /// Source of the node's health, queried at each scrape.
@@ -24,6 +26,11 @@ pub trait NodeHealth: Debug + Send + Sync {
 }
 
 impl UpstreamStatus {
+    /// Kong's name of the upstream.
+    pub(super) fn title(&self) -> &str {
+        self.title.as_ref().unwrap_or(&self.name)
+    }
+
     pub(super) fn write(&self, out: &mut String) {
         out.push_str("apisix_upstream_status{name=");
         quoted(out, &self.name);

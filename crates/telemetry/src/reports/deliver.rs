@@ -202,6 +202,11 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// Reason why not all of them were inserted, or no answer came.
     fn insert(&self, to: &Documents, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String>;
+    /// Sends datagrams to the syslog daemon of this machine. Returns how many could not be sent, if any could.
+    ///
+    /// # Errors
+    /// Reason why none was sent.
+    fn syslog(&self, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String>;
 }
 
 /// A batch that was sent, or was not.
@@ -306,6 +311,7 @@ impl Common {
             Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
             Destination::List(to) => self.carrier.append(to, &mut records(batch)).map(|()| 0),
             Destination::Documents(to) => self.carrier.insert(to, &mut records(batch)).map(|()| 0),
+            Destination::Syslog => self.carrier.syslog(&mut records(batch)),
         }
     }
 

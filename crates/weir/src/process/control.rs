@@ -439,7 +439,8 @@ impl Bound {
             });
             if kong {
                 let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());
-                let node = KongNode::new(store, Arc::clone(&data_plane), settings.kong_answers.clone());
+                let node =
+                    KongNode::new(store, Arc::clone(&data_plane), settings.kong_answers.clone(), Arc::clone(&checks));
                 let api = KongAdmin::new(Arc::clone(&configuration), Arc::new(node));
                 changing.spawn(Arc::clone(&api).follow());
                 administering.spawn(admin.serve_kong(listener, admin_left, at_rest, api, configuration, insight));

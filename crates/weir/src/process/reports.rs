@@ -7,7 +7,9 @@ mod streams;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_config::Settings;
 use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, List, Post, Tcp, Topic, Udp};
@@ -21,6 +23,8 @@ use streams::Streams;
 const MOST: u64 = 1 << 20;
 /// Most bytes of a collector's answer that are shown in the log.
 const SHOWN: usize = 200;
+/// Time for one datagram to the syslog daemon.
+const SYSLOG: Duration = Duration::from_secs(2);
 
 /// Starts what sends reports.
 ///
@@ -42,6 +46,7 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
         streams: Streams::new(trusted),
         collections: Collections::new(trusted),
         producers: Producers::default(),
+        syslog: options.syslog.clone(),
     };
     reports::start(bounds, Arc::new(carriers))
 }
@@ -52,6 +57,8 @@ struct Carriers {
     streams: Streams,
     collections: Collections,
     producers: Producers,
+    /// The setting `reports.syslog`.
+    syslog: String,
 }
 
 impl Carrier for Carriers {
@@ -86,24 +93,22 @@ impl Carrier for Carriers {
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
         let failed = |error: io::Error| format!("{}:{}: {error}", to.host, to.port);
         let socket = connect(to).map_err(failed)?;
-        let (mut sent, mut lost, mut last) = (0u64, 0, None);
-        for payload in payloads {
-            // An error that is pending from the datagram before is reported once, and nothing is sent then.
-            match socket.send(payload).or_else(|error| match error.kind() {
+        // An error that is pending from the datagram before is reported once, and nothing is sent then.
+        let send = |payload: &[u8]| {
+            socket.send(payload).or_else(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => socket.send(payload),
                 _ => Err(error),
-            }) {
-                Ok(_) => sent += 1,
-                Err(error) => {
-                    lost += 1;
-                    last = Some(error);
-                }
-            }
-        }
-        match last {
-            Some(error) if sent == 0 => Err(failed(error)),
-            _ => Ok(lost),
-        }
+            })
+        };
+        each(payloads, send).map_err(failed)
+    }
+
+    fn syslog(&self, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.syslog);
+        let socket = UnixDatagram::unbound().map_err(failed)?;
+        // A daemon that does not read holds a thread no longer than this.
+        socket.set_write_timeout(Some(SYSLOG)).map_err(failed)?;
+        each(payloads, |payload| socket.send_to(payload, &self.syslog)).map_err(failed)
     }
 
     fn append(&self, to: &List, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String> {
@@ -113,6 +118,27 @@ impl Carrier for Carriers {
 
     fn insert(&self, to: &Documents, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String> {
         self.collections.insert(to, records)
+    }
+}
+
+/// Sends each payload. Returns how many could not be sent, or the last error if none could.
+fn each(
+    payloads: &mut dyn Iterator<Item = &[u8]>,
+    mut send: impl FnMut(&[u8]) -> io::Result<usize>,
+) -> io::Result<u64> {
+    let (mut sent, mut lost, mut last) = (0u64, 0, None);
+    for payload in payloads {
+        match send(payload) {
+            Ok(_) => sent += 1,
+            Err(error) => {
+                lost += 1;
+                last = Some(error);
+            }
+        }
+    }
+    match last {
+        Some(error) if sent == 0 => Err(error),
+        _ => Ok(lost),
     }
 }
 

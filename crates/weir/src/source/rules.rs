@@ -234,6 +234,11 @@ impl Rules {
         Ok(text)
     }
 
+    /// The families whose documents are read, with the treatment of plugins that the command line asks for.
+    pub(crate) fn front_ends(&self) -> &'static [&'static dyn FrontEnd] {
+        self.front_ends
+    }
+
     /// The path of the file, if the rules come from a file that can be watched.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.source {

@@ -52,6 +52,11 @@ impl Default for Queue {
 }
 
 impl Queue {
+    /// A queue whose batches have this many entries.
+    pub(in crate::kong) fn of_batches(max_batch_size: usize) -> Self {
+        Self { max_batch_size, ..Self::default() }
+    }
+
     /// The channel of a plugin. `queue_size` and `flush_timeout` are fields of older versions.
     pub(in crate::kong) fn channel(
         &self,

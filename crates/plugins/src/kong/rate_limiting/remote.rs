@@ -33,6 +33,13 @@ pub(in crate::kong) struct Asked {
     pub(in crate::kong) limit: u64,
 }
 
+/// Units to count in a window of a limit with a name; 0 only asks.
+pub(in crate::kong) struct Charge<'n> {
+    pub(in crate::kong) asked: Asked,
+    pub(in crate::kong) name: &'n str,
+    pub(in crate::kong) cost: u64,
+}
+
 impl Remote {
     /// `interval` is `sync_rate` in milliseconds; `None` asks Redis for every request.
     pub(in crate::kong) fn new(name: &str, redis: Redis, interval: Option<u64>, build: &BuildCx<'_>) -> Self {
@@ -63,6 +70,22 @@ impl Remote {
             });
         };
         together(windows.iter().zip(&used).map(|(asked, used)| ask(asked, used))).await;
+        used.iter().map(Cell::get).collect()
+    }
+
+    /// Counts `cost` units of a named limit in a window, whatever its limit is, and gives the units of the window. `None`: Redis
+    /// cannot be asked.
+    pub(in crate::kong) async fn add(&self, who: &[u8], charges: &[Charge<'_>]) -> Option<Vec<u64>> {
+        let used: Vec<Cell<Option<u64>>> = charges.iter().map(|_| Cell::new(None)).collect();
+        let ask = async |charge: &Charge<'_>, used: &Cell<Option<u64>>| {
+            let Charge { asked, name, cost } = charge;
+            let quota = Quota { count: asked.limit, window: asked.period.expiry(), kind: WindowKind::Fixed };
+            let mut key = [self.prefix.as_bytes(), who, b":"].concat();
+            weir_wire::push_number(&mut key, asked.begin);
+            [":", name, ":", asked.period.name()].iter().for_each(|part| key.extend_from_slice(part.as_bytes()));
+            used.set(count(&self.redis, &key, &quota, *cost, true).await.ok().map(|counted| counted.used));
+        };
+        together(charges.iter().zip(&used).map(|(charge, used)| ask(charge, used))).await;
         used.iter().map(Cell::get).collect()
     }
 

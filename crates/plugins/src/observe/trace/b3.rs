@@ -86,6 +86,25 @@ impl Fields {
         request.set_field(&self.sampled, if context.is_sampled { b"1" } else { b"0" });
     }
 
+    /// Tells the upstream the place of the request in the single field.
+    pub(crate) fn write_single(&self, context: &TraceContext, request: &mut Request, scratch: &mut Vec<u8>) {
+        scratch.clear();
+        context.trace.write(scratch);
+        scratch.push(b'-');
+        push_span(context.span, scratch);
+        scratch.extend_from_slice(if context.is_sampled { b"-1" } else { b"-0" });
+        if let Some(parent) = context.parent {
+            scratch.push(b'-');
+            push_span(parent, scratch);
+        }
+        request.set_field(&self.single, scratch);
+    }
+
+    /// True if the request has the single field.
+    pub(crate) fn is_single(&self, request: &Request) -> bool {
+        request.field(&self.single).is_some()
+    }
+
     /// Tells the upstream that the trace is one for finding faults.
     pub(crate) fn write_debug(&self, request: &mut Request) {
         request.set_field(&self.flags, b"1");

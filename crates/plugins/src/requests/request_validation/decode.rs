@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::query;
 
 /// Reads JSON (RFC 8259) in which no object has a name twice: readers differ in which of the two they take.
-pub(super) fn json(body: &[u8]) -> Result<Value, serde_json::Error> {
+pub(crate) fn json(body: &[u8]) -> Result<Value, serde_json::Error> {
     serde_json::from_slice::<Unambiguous>(body).map(|tree| tree.0)
 }
 

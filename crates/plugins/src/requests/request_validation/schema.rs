@@ -68,7 +68,7 @@ impl Schema {
     }
 
     /// Checks a value.
-    pub(super) fn check(&self, value: &Value) -> Result<(), String> {
+    pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
         self.0.validate(value).map_err(|error| words::of(value, &error))
     }
 }

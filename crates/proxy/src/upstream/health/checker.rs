@@ -46,6 +46,8 @@ struct CheckedUpstream {
     id: Arc<str>,
     /// `/apisix/upstreams/ID`, as APISIX calls it.
     name: Arc<str>,
+    /// Name of the upstream for people.
+    title: Option<Arc<str>>,
     /// `concurrency` permits.
     slots: Arc<Semaphore>,
     concurrency: u32,
@@ -75,6 +77,8 @@ pub struct AddressHealth {
     pub addr: SocketAddr,
     /// `healthy`, `mostly_healthy`, `mostly_unhealthy` or `unhealthy`.
     pub status: &'static str,
+    /// True if requests are sent to the address.
+    pub is_up: bool,
     /// Successes and failures counted.
     pub counters: Counters,
 }
@@ -91,6 +95,22 @@ impl HealthChecks {
     pub fn report(&self) -> Vec<UpstreamHealth> {
         let upstreams = self.upstreams.load();
         upstreams.iter().map(CheckedUpstream::report).collect()
+    }
+
+    /// Sets the health of the addresses that `chosen` takes, until checks or requests find otherwise. Returns their number.
+    pub fn set(&self, chosen: &dyn Fn(&UpstreamHealth, &AddressHealth) -> bool, is_healthy: bool) -> usize {
+        let upstreams = self.upstreams.load();
+        let mut count = 0;
+        for upstream in upstreams.iter() {
+            let described = UpstreamHealth { addresses: Vec::new(), ..upstream.report() };
+            upstream.addresses(|health, address| {
+                if chosen(&described, &described_address(health, address)) {
+                    health.set(address, is_healthy);
+                    count += 1;
+                }
+            });
+        }
+        count
     }
 
     /// Checks the nodes of the snapshot that is served, for ever; `metrics` shows what comes of it.
@@ -140,6 +160,7 @@ impl HealthChecks {
                 kind: checked.kind,
                 id: Arc::clone(&checked.id),
                 name: format!("/apisix/{}/{}", checked.kind, checked.id).into(),
+                title: checked.title.clone(),
                 slots: kept.unwrap_or_else(|| Arc::new(Semaphore::new((concurrency as usize).min(MAX_AT_ONCE)))),
                 concurrency,
                 check: checked.checks.active.r#type,
@@ -152,22 +173,14 @@ impl HealthChecks {
 
 impl CheckedUpstream {
     fn report(&self) -> UpstreamHealth {
-        let addresses = self.addresses(|health, address| {
-            let (status, counters) = address.state.read();
-            let host = match &health.endpoint.host {
-                NodeHost::Ip(ip) => ip.to_string(),
-                NodeHost::Name(name) => name.clone(),
-                // Checks of Unix sockets are refused with the configuration.
-                NodeHost::Unix(_) => health.endpoint.host.to_string(),
-            };
-            AddressHealth { host, addr: address.node, status: status.as_str(), counters }
-        });
+        let addresses = self.addresses(|health, address| described_address(health, address));
         UpstreamHealth { kind: self.kind, id: Arc::clone(&self.id), check: self.check.as_str(), addresses }
     }
 
     fn series(&self) -> Vec<UpstreamStatus> {
         self.addresses(|_, address| UpstreamStatus {
             name: Arc::clone(&self.name),
+            title: self.title.clone(),
             addr: address.node,
             health: Arc::clone(address) as Arc<dyn NodeHealth>,
         })
@@ -184,6 +197,17 @@ impl CheckedUpstream {
         }
         found
     }
+}
+
+fn described_address(health: &Health, address: &Address) -> AddressHealth {
+    let (status, counters) = address.state.read();
+    let host = match &health.endpoint.host {
+        NodeHost::Ip(ip) => ip.to_string(),
+        NodeHost::Name(name) => name.clone(),
+        // Checks of Unix sockets are refused with the configuration.
+        NodeHost::Unix(_) => health.endpoint.host.to_string(),
+    };
+    AddressHealth { host, addr: address.node, status: status.as_str(), is_up: status.is_up(), counters }
 }
 
 /// The running tasks, by the place in memory of the [`Address`] that each holds.

@@ -123,6 +123,12 @@ impl State {
         (Status::of(word), Counters { success, http_failure, tcp_failure, timeout_failure })
     }
 
+    /// Sets the status as if enough events had been counted. True if the status is another one now.
+    pub(crate) fn set(&self, is_up: bool) -> bool {
+        let status = if is_up { Status::Healthy } else { Status::Unhealthy };
+        Status::of(self.0.swap(status.bits(), Ordering::SeqCst)) != status
+    }
+
     /// Counts an event; whether the status is another one now. Seeing what is known already (a success of a healthy
     /// address) writes nothing.
     pub(crate) fn count(&self, event: Event, thresholds: &Thresholds) -> bool {
