@@ -50,7 +50,7 @@ pub(crate) fn health(key: &str, entities: &Entities, gateway: &dyn Gateway, requ
     let all: Vec<Value> = upstream.targets.iter().map(|target| described(target, known.as_deref())).collect();
     if argument(request, "balancer_health").is_some_and(|value| matches!(value, "1" | "true")) {
         let states: Vec<&str> = all.iter().filter_map(|target| target["health"].as_str()).collect();
-        let state = match states.iter().any(|state| *state == HEALTHY) {
+        let state = match states.contains(&HEALTHY) {
             _ if known.is_none() => OFF,
             true => HEALTHY,
             false => UNHEALTHY,

@@ -109,7 +109,7 @@ mod tests {
         Catalog::of([Record::Service(Service { id: "s".into(), metrics, ..Service::default() })])
     }
 
-    fn read(service: &Indexed, usage: serde_json::Value, is_flat: bool) -> Result<Vec<(String, Amount)>, Fault> {
+    fn read(service: &Indexed, usage: &serde_json::Value, is_flat: bool) -> Result<Vec<(String, Amount)>, Fault> {
         let usage = Usage::read(service, usage.as_object().expect("an object"), is_flat)?;
         let named = usage.0.into_iter().map(|(metric, amount)| (service.metric_name(metric).to_owned(), amount));
         let mut named: Vec<_> = named.collect();
@@ -139,10 +139,10 @@ mod tests {
             (json!({"hits": "99999999999999999999999"}), false, vec![("hits", Add(u64::MAX))]),
         ] {
             let expected: Vec<_> = expected.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect();
-            assert_eq!(read(service, usage.clone(), is_flat), Ok(expected), "{usage}");
+            assert_eq!(read(service, &usage, is_flat), Ok(expected), "{usage}");
         }
         // A circle of parents ends.
-        assert_eq!(read(service, json!({"loop": "1"}), false).map(|usage| usage.len()), Ok(2));
+        assert_eq!(read(service, &json!({"loop": "1"}), false).map(|usage| usage.len()), Ok(2));
         for (usage, text) in [
             (json!({"nukes": "1"}), "metric \"nukes\" is invalid"),
             (json!({"hits": "tons!"}), "usage value \"tons!\" for metric \"hits\" is invalid"),
@@ -151,7 +151,7 @@ mod tests {
             (json!({"hits": " "}), "usage value for metric \"hits\" can not be empty"),
             (json!({"hits": null}), "usage value for metric \"hits\" can not be empty"),
         ] {
-            assert_eq!(read(service, usage, false).map_err(|fault| fault.to_string()), Err(text.to_owned()));
+            assert_eq!(read(service, &usage, false).map_err(|fault| fault.to_string()), Err(text.to_owned()));
         }
     }
 }

@@ -84,7 +84,7 @@ impl Registry {
         self.change(|state| state.lie = bytes.map(|bytes| bytes.as_bytes().to_vec()));
     }
 
-    fn event(&self, kind: &str, object: Value) {
+    fn event(&self, kind: &str, object: &Value) {
         self.change(|state| state.events.push(json!({ "type": kind, "object": object })));
     }
 
@@ -147,7 +147,7 @@ impl Shared {
 }
 
 /// One route to a service.
-fn route_to_service(registry: &str, name: &str, more: Value) -> Value {
+fn route_to_service(registry: &str, name: &str, more: &Value) -> Value {
     let mut upstream = json!({ "discovery_type": registry, "service_name": name, "type": "roundrobin" });
     upstream.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
     route_with(json!({}), upstream)
@@ -197,7 +197,7 @@ fn name_servers_know_services() {
     let arguments: Vec<&str> = srv.iter().map(String::as_str).chain(["--local=/test/"]).collect();
     let mut server = Dnsmasq::with("127.0.0.1 one.test plain.test\n127.0.0.2 two.test plain.test\n", &arguments);
     let discovery = json!({ "dns": { "servers": [format!("127.0.0.1:{}", server.port)] } });
-    let of = |name: &str| gateway(&route_to_service("dns", name, json!({})), &discovery);
+    let of = |name: &str| gateway(&route_to_service("dns", name, &json!({})), &discovery);
     // Addresses, with the port in the name of the service.
     let plain = of(&format!("plain.test:{port}"));
     await_nodes(&plain, &["127.0.0.1", "127.0.0.2"]);
@@ -242,7 +242,7 @@ fn nodes_of_a_catalog_come_and_go_while_requests_go_on() {
     let (one, two) = (named("one"), named("two"));
     let consul = Registry::start(&catalog(&[&one]));
     let settings = json!({ "servers": [consul.uri()], "token": "the token", "skip_services": ["hidden"], "dump": { "path": "FOLDER/kept.json" } });
-    let gateway = gateway(&route_to_service("consul", "web", json!({})), &json!({ "consul": settings }));
+    let gateway = gateway(&route_to_service("consul", "web", &json!({})), &json!({ "consul": settings }));
     await_nodes(&gateway, &["one"]);
     assert!(consul.origin.requests().iter().all(|request| request.field("X-Consul-Token") == Some("the token")));
     assert!(
@@ -271,7 +271,7 @@ fn nodes_of_a_catalog_come_and_go_while_requests_go_on() {
     let file = folder.path().join("kept.json");
     std::fs::write(&file, kept).expect("write the file");
     let away = json!({ "consul": { "servers": ["http://127.0.0.1:1"], "dump": { "path": file } } });
-    await_nodes(&self::gateway(&route_to_service("consul", "web", json!({})), &away), &["two"]);
+    await_nodes(&self::gateway(&route_to_service("consul", "web", &json!({})), &away), &["two"]);
     // A service that is gone.
     consul.set(CATALOG, json!({ "consul": [] }));
     await_unknown(&gateway);
@@ -300,7 +300,7 @@ fn the_last_good_answer_is_kept_whatever_a_registry_says() {
             let consul = Registry::start(&catalog(&[&one]));
             let timeout = json!({ "connect": 200, "read": 300, "wait": 1 });
             let conf = json!({ "consul": { "servers": [consul.uri()], "timeout": timeout } });
-            let gateway = gateway(&route_to_service("consul", "web", json!({})), &conf);
+            let gateway = gateway(&route_to_service("consul", "web", &json!({})), &conf);
             await_nodes(&gateway, &["one"]);
             let before = consul.asked(CATALOG).len();
             match lie {
@@ -335,7 +335,7 @@ fn keys_of_consul_are_nodes() {
     let consul = Registry::start(&[("/v1/kv/upstreams", json!([key(&one, r#"{"weight": 1}"#)]))]);
     let name = format!("{}/v1/kv/upstreams/web/", consul.uri());
     let conf = json!({ "consul_kv": { "servers": [consul.uri()] } });
-    let gateway = gateway(&route_to_service("consul_kv", &name, json!({})), &conf);
+    let gateway = gateway(&route_to_service("consul_kv", &name, &json!({})), &conf);
     await_nodes(&gateway, &["one"]);
     consul.set("/v1/kv/upstreams", json!([key(&one, r#"{"weight": 1, "check_status": false}"#), key(&two, "{}")]));
     await_nodes(&gateway, &["two"]);
@@ -345,7 +345,7 @@ fn keys_of_consul_are_nodes() {
     await_unknown(&gateway);
     let fallback = json!({ "host": "127.0.0.1", "port": port(&one) });
     let conf = json!({ "consul_kv": { "servers": [consul.uri()], "default_service": fallback } });
-    await_nodes(&self::gateway(&route_to_service("consul_kv", &name, json!({})), &conf), &["one"]);
+    await_nodes(&self::gateway(&route_to_service("consul_kv", &name, &json!({})), &conf), &["one"]);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn nacos_is_asked_for_each_service() {
         "host": ["http://127.0.0.1:1", login], "fetch_interval": 1, "access_key": "ak", "secret_key": "sk",
     } });
     let more = json!({ "discovery_args": { "namespace_id": "ns-1", "group_name": "g" } });
-    let gateway = gateway(&route_to_service("nacos", "a b", more), &conf);
+    let gateway = gateway(&route_to_service("nacos", "a b", &more), &conf);
     await_nodes(&gateway, &["one"]);
     assert_eq!(nacos.asked("/nacos/v1/auth")[0].target, "/nacos/v1/auth/login?username=user&password=pass%25");
     let asked = &nacos.asked(list)[0].target;
@@ -376,7 +376,7 @@ fn nacos_is_asked_for_each_service() {
     assert_eq!(dump(&gateway, "nacos/dump"), json!({ "services": { "default/ns-1/g/a b": { "nodes": [node] } } }));
     // A service that a change of the rules brings is asked for at once.
     let before = nacos.asked(list).len();
-    gateway.reload(route_to_service("nacos", "new", json!({})));
+    gateway.reload(route_to_service("nacos", "new", &json!({})));
     wait_until("the new service to be asked for", LIMIT, || {
         nacos.asked(list)[before..]
             .iter()
@@ -404,7 +404,7 @@ fn eureka_knows_applications() {
     let eureka = Registry::start(&[("/eureka/apps", page(json!([instance(&one, "UP"), instance(&two, "DOWN")])))]);
     let login = format!("http://user:word@{}", eureka.origin.node());
     let conf = json!({ "eureka": { "host": [login], "prefix": "/eureka/", "fetch_interval": 1 } });
-    let gateway = gateway(&route_to_service("eureka", "WEB", json!({})), &conf);
+    let gateway = gateway(&route_to_service("eureka", "WEB", &json!({})), &conf);
     await_nodes(&gateway, &["one"]);
     let asked = eureka.asked("/eureka/apps")[0].clone();
     assert_eq!(asked.field("Authorization"), Some("Basic dXNlcjp3b3Jk"));
@@ -438,7 +438,7 @@ fn kubernetes_is_watched() {
         "namespace_selector": { "match": ["sh.*"] }, "label_selector": "app=\"web\"",
     });
     let settings = json!({ "discovery": { "kubernetes": cluster } });
-    let rules = route_to_service("kubernetes", "shop/web:http", json!({}));
+    let rules = route_to_service("kubernetes", "shop/web:http", &json!({}));
     let start = Start::new(rules).settings(settings).control();
     let gateway = start.variable("API_PORT", &port(&server.origin).to_string()).variable("TOKEN", "abc").start();
     await_nodes(&gateway, &["one"]);
@@ -447,21 +447,21 @@ fn kubernetes_is_watched() {
     assert_eq!(listed.field("Authorization"), Some("Bearer abc"));
     let watch = wait_until("a watch", LIMIT, || server.asked(&format!("{path}?watch=true")).pop());
     assert!(watch.target.contains("&resourceVersion=5&"), "{}", watch.target);
-    server.event("MODIFIED", endpoints("shop", &[&one, &two], 6));
+    server.event("MODIFIED", &endpoints("shop", &[&one, &two], 6));
     await_nodes(&gateway, &["one", "two"]);
-    server.event("BOOKMARK", json!({ "metadata": { "resourceVersion": "7" } }));
-    server.event("MODIFIED", endpoints("shop", &[&two], 8));
+    server.event("BOOKMARK", &json!({ "metadata": { "resourceVersion": "7" } }));
+    server.event("MODIFIED", &endpoints("shop", &[&two], 8));
     await_nodes(&gateway, &["two"]);
     let nodes = json!({ "http": [{ "host": "127.0.0.1", "port": port(&two), "weight": 50 }] });
     let shown = dump(&gateway, "kubernetes/dump")["endpoints"][0]["endpoints"][0].clone();
     let value: Value = serde_json::from_str(shown["value"].as_str().expect("a text")).expect("JSON");
     assert_eq!((shown["name"].as_str(), value), (Some("shop/web"), nodes));
-    server.event("DELETED", endpoints("shop", &[&two], 9));
+    server.event("DELETED", &endpoints("shop", &[&two], 9));
     await_unknown(&gateway);
     // A version that is too old: everything is listed again.
     let page = json!({ "metadata": { "resourceVersion": "20" }, "items": [endpoints("shop", &[&one], 19)] });
     server.set(path, page);
-    server.event("ERROR", json!({ "code": 410, "message": "too old resource version" }));
+    server.event("ERROR", &json!({ "code": 410, "message": "too old resource version" }));
     await_nodes(&gateway, &["one"]);
 }
 
@@ -490,7 +490,7 @@ fn slices_of_several_clusters_are_put_together() {
         { "id": "far", "service": { "schema": "http", "host": "127.0.0.1", "port": "1" }, "client": { "token_file": "" } },
         { "id": "near", "service": service, "client": { "token_file": token.path() }, "watch_endpoint_slices": true },
     ] });
-    let gateway = gateway(&route_to_service("kubernetes", "near/shop/web:http", json!({})), &conf);
+    let gateway = gateway(&route_to_service("kubernetes", "near/shop/web:http", &json!({})), &conf);
     await_nodes(&gateway, &["one", "two"]);
     assert_eq!(server.asked(path)[0].field("Authorization"), Some("Bearer from a file"));
     assert_eq!(dump(&gateway, "kubernetes/dump")["endpoints"][1]["id"], "near");
@@ -502,10 +502,10 @@ fn health_checks_and_balancers_apply_to_nodes_of_a_registry() {
     let consul = Registry::start(&catalog(&[&good, &bad]));
     let active = json!({ "http_path": "/", "healthy": { "interval": 1, "successes": 1 }, "unhealthy": { "interval": 1, "http_failures": 1 } });
     let conf = json!({ "consul": { "servers": [consul.uri()] } });
-    let checked = gateway(&route_to_service("consul", "web", json!({ "checks": { "active": active } })), &conf);
+    let checked = gateway(&route_to_service("consul", "web", &json!({ "checks": { "active": active } })), &conf);
     await_nodes(&checked, &["good"]);
     // The hash of one client leads to one node.
-    let hashed = gateway(&route_to_service("consul", "web", json!({ "type": "chash", "key": "remote_addr" })), &conf);
+    let hashed = gateway(&route_to_service("consul", "web", &json!({ "type": "chash", "key": "remote_addr" })), &conf);
     let first =
         wait_until("an answer", LIMIT, || Some(hashed.get("/").text()).filter(|text| text == "good" || text == "bad"));
     assert!((0..8).all(|_| hashed.get("/").text() == first));
@@ -518,7 +518,7 @@ fn a_registry_that_never_answers_holds_nothing_up() {
         connection.await_close();
     });
     let conf = json!({ "consul": { "servers": [format!("http://{}", silent.node())], "timeout": { "read": 60000 } } });
-    let gateway = gateway(&route_to_service("consul", "web", json!({})), &conf);
+    let gateway = gateway(&route_to_service("consul", "web", &json!({})), &conf);
     await_unknown(&gateway);
     let one = named("one");
     gateway.reload(route_with(json!({}), json!({ "nodes": { (one.node()): 1 } })));

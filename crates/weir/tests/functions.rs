@@ -20,7 +20,7 @@ fn plugins(uri: &str) -> Vec<(&'static str, Value)> {
     forwarded.chain([("openwhisk", action)]).collect()
 }
 
-fn with(mut conf: Value, more: Value) -> Value {
+fn with(mut conf: Value, more: &Value) -> Value {
     conf.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
     conf
 }
@@ -94,7 +94,7 @@ fn a_function_that_is_away_slow_or_lying() {
         &all,
         |(name, conf)| format!("{name} {conf}"),
         |(name, conf)| {
-            let gateway = Gateway::start(rules(name, &with(conf.clone(), json!({ "timeout": 300 }))));
+            let gateway = Gateway::start(rules(name, &with(conf.clone(), &json!({ "timeout": 300 }))));
             let answer = gateway.get("/");
             assert_eq!(answer.status, 503, "{answer:?}");
             gateway.logged("does not answer");
@@ -125,7 +125,7 @@ fn certificates_of_functions_are_verified() {
     for (name, conf) in plugins(&format!("https://localhost:{port}")) {
         let gateway = Gateway::start(rules(name, &conf));
         assert_eq!(gateway.get("/").status, 503, "{name}: nobody knows who signed it");
-        let gateway = Gateway::start(rules(name, &with(conf, json!({ "ssl_verify": false }))));
+        let gateway = Gateway::start(rules(name, &with(conf, &json!({ "ssl_verify": false }))));
         wait_until("the name of the function", LIMIT, || (gateway.get("/").status == 200).then_some(()));
     }
 }
@@ -140,10 +140,10 @@ fn connections_to_functions_are_kept_as_told() {
             let function = Origin::answering(|_| Answer::ok("{}"));
             let uri = format!("http://{}", function.node());
             let conf = plugins(&uri).into_iter().find(|(known, _)| known == name).expect("the plugin").1;
-            let gateway = Gateway::start(rules(name, &with(conf.clone(), json!({ "keepalive": false }))));
+            let gateway = Gateway::start(rules(name, &with(conf.clone(), &json!({ "keepalive": false }))));
             (0..3).for_each(|_| assert_eq!(gateway.get("/").status, 200));
             assert_eq!(function.connections(), 3, "none is kept");
-            let kept = with(conf, json!({ "keepalive_pool": 1, "keepalive_timeout": 1000 }));
+            let kept = with(conf, &json!({ "keepalive_pool": 1, "keepalive_timeout": 1000 }));
             let gateway = Gateway::start(rules(name, &kept));
             (0..3).for_each(|_| assert_eq!(gateway.get("/").status, 200));
             assert_eq!(function.connections(), 4, "one is kept");

@@ -207,7 +207,7 @@ fn global_tokens_hold_for_all_services() {
         assert_eq!(origin.last().field("X-Consumer-Username"), Some("shop"));
     }
     let forged = "GET /api/x HTTP/1.1\r\nHost: a.test\r\nX-Authenticated-UserId: root\r\n\r\n";
-    assert_eq!(gateway.client().request(forged.to_owned()).status, 200);
+    assert_eq!(gateway.client().request(forged).status, 200);
     let told = origin.last();
     assert_eq!((told.field("X-Anonymous-Consumer"), told.field("X-Authenticated-UserId")), (Some("true"), None));
 }
@@ -311,7 +311,7 @@ fn refusals_are_kongs() {
     let response = post(&gateway, "/api/oauth2/token", "grant_type=client_credentials", &basic);
     assert_eq!((response.status, response.field("WWW-Authenticate")), (401, Some("Basic realm=\"OAuth2.0\"")));
     let plain = "POST /api/oauth2/token HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n";
-    assert_eq!(gateway.client().request(plain.to_owned()).json()["error_description"], "You must use HTTPS");
+    assert_eq!(gateway.client().request(plain).json()["error_description"], "You must use HTTPS");
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Door {
 
     /// Asks what answers, on a thread that may block; `None` before there is anything.
     pub fn ask(&self, request: ApiRequest) -> Option<ApiAnswer> {
-        Some(self.0.get()?.api.answer(request))
+        Some(self.behind.get()?.api.answer(request))
     }
 
     /// Opens the door.

@@ -203,7 +203,7 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<Option<Keeper>> {
     let keeping = Keeping::new(gateway.keeper.take())?;
     let bound = Bound::open(gateway)?;
-    let mut running = bound.start(&keeping, predecessor).await?;
+    let mut running = Box::pin(bound.start(&keeping, predecessor)).await?;
     let end = running.until_end().await;
     Ok(running.leave(end).await)
 }

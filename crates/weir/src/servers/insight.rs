@@ -9,12 +9,13 @@ use weir_admin::{Audience, Gateway, OwnRequest, Pulse, QuotaName, Schemas};
 use weir_config::settings::ListenAddr;
 use weir_config::{Diagnostic, Node, Settings};
 use weir_plugins::PlanCounts;
-use weir_plugins::tyk::{ApiRequest, Door};
+use weir_plugins::tyk::ApiRequest;
 use weir_proxy::{AddressHealth, Bound, ExplainRequest, HealthChecks, Snapshot, UpstreamHealth};
 use weir_store::{Kind, Secrets};
 use weir_usage::Usage;
 
 use crate::commands::explain;
+use crate::process::tyk::DashboardDoor;
 use crate::source::rules::Rules;
 use crate::source::secrets::{Curtain, SecretFields};
 
@@ -35,7 +36,7 @@ pub(crate) struct Insight {
     /// Address of a listener for HTTP without TLS and without PROXY headers, if there is one.
     pub(crate) traffic: Option<SocketAddr>,
     /// Tyk's gateway API and its secret, where Tyk's family runs.
-    pub(crate) tyk: Option<(Arc<Door>, String)>,
+    pub(crate) tyk: Option<DashboardDoor>,
     /// Properties of this process.
     pub(crate) about: Value,
     /// Counts of plans.
@@ -93,9 +94,13 @@ impl Gateway for Insight {
     }
 
     fn tyk(&self, method: &str, path: &str, query: Vec<(String, String)>, body: Vec<u8>) -> Option<(u16, Value)> {
-        let (door, secret) = self.tyk.as_ref()?;
+        let DashboardDoor { door, secret, has_remote_keys } = self.tyk.as_ref()?;
+        if *has_remote_keys && path.starts_with("keys") {
+            let message = "keys are kept in Redis: use Tyk's gateway API at the address of the traffic";
+            return Some((501, json!({ "status": "error", "message": message })));
+        }
         let (method, path, secret) = (method.to_owned(), path.to_owned(), secret.clone());
-        let answer = door.ask(ApiRequest { method, path, query, secret, body })?;
+        let answer = door.ask(ApiRequest { method, path, query, secret, body, remote: None })?;
         let value = serde_json::from_slice(&answer.body);
         Some((answer.status, value.unwrap_or_else(|_| String::from_utf8_lossy(&answer.body).trim().into())))
     }

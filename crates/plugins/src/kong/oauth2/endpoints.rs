@@ -81,7 +81,7 @@ impl Guard {
             "password" => {
                 let user = self.agreed(parameters)?;
                 let grant = self.fresh(cx, Some(user), self.scope(parameters)?);
-                self.tokens(cx, &known, grant, Refresh::New)
+                self.tokens(cx, &known, &grant, Refresh::New)
             }
             _ => {
                 let user = one(parameters, "authenticated_userid");
@@ -89,7 +89,7 @@ impl Guard {
                     self.agreed(parameters)?;
                 }
                 let grant = self.fresh(cx, user, self.scope(parameters)?);
-                self.tokens(cx, &known, grant, Refresh::None)
+                self.tokens(cx, &known, &grant, Refresh::None)
             }
         }
     }
@@ -187,7 +187,7 @@ impl Guard {
             return refused("invalid_request", "Invalid code");
         }
         let grant = Grant { redirect_uri: None, challenge: None, ..grant };
-        self.tokens(cx, known, grant, Refresh::New)
+        self.tokens(cx, known, &grant, Refresh::New)
     }
 
     fn refresh(&self, cx: &RequestCx<'_>, parameters: &Arguments, known: &Known) -> Outcome<Map<String, Value>> {
@@ -200,12 +200,12 @@ impl Guard {
             return refused("invalid_request", "Invalid refresh_token");
         };
         if self.conf.reuse_refresh_token {
-            return self.tokens(cx, known, grant, Refresh::Same(token));
+            return self.tokens(cx, known, &grant, Refresh::Same(token));
         }
         if !self.is_first_use(cx, &grant) {
             return refused("invalid_request", "Invalid refresh_token");
         }
-        self.tokens(cx, known, grant, Refresh::New)
+        self.tokens(cx, known, &grant, Refresh::New)
     }
 
     fn opened(&self, cx: &RequestCx<'_>, purpose: Purpose, known: &Known, text: &str) -> Option<Grant> {
@@ -222,7 +222,13 @@ impl Guard {
     }
 
     /// Tokens for a grant.
-    fn tokens(&self, cx: &RequestCx<'_>, known: &Known, grant: Grant, refresh: Refresh) -> Outcome<Map<String, Value>> {
+    fn tokens(
+        &self,
+        cx: &RequestCx<'_>,
+        known: &Known,
+        grant: &Grant,
+        refresh: Refresh,
+    ) -> Outcome<Map<String, Value>> {
         let seal = |purpose, seconds: f64| {
             let end = if seconds > 0.0 { cx.unix_ms() + (seconds * 1000.0) as u64 } else { 0 };
             let grant = Grant { end, number: fastrand::u128(..), ..grant.clone() };
@@ -288,7 +294,8 @@ impl Guard {
         let user = self.agreed(parameters)?;
         let kind = one(parameters, "response_type").unwrap_or_default();
         let is_code = kind == "code" && self.conf.enable_authorization_code;
-        if !is_code && !(kind == "token" && self.conf.enable_implicit_grant) {
+        let is_implicit = kind == "token" && self.conf.enable_implicit_grant;
+        if !(is_code || is_implicit) {
             return refused("unsupported_response_type", "Invalid response_type");
         }
         let scope = self.scope(parameters)?;
@@ -298,7 +305,7 @@ impl Guard {
         }
         let mut grant = self.fresh(cx, Some(user), scope);
         if !is_code {
-            return self.tokens(cx, known, grant, Refresh::None);
+            return self.tokens(cx, known, &grant, Refresh::None);
         }
         grant.challenge = self.challenge(parameters, known)?;
         grant.redirect_uri = redirect_uri;

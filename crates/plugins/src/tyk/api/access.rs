@@ -299,14 +299,14 @@ impl Access {
         let Some(session) = known.session.clone() else { return Err((403, DISALLOWED).into()) };
         let identity = known.identity.take();
         let caller = (&*session, identity.as_deref().unwrap_or(&session.name));
-        let counted = self.count(cx, room, path, caller, (counters, tells_rates), known);
+        let counted = self.count_call(cx, room, path, caller, (counters, tells_rates), known);
         // Records of requests tell it.
         known.identity = identity;
         counted
     }
 
     /// Counts a request of a session under this name.
-    fn count(
+    fn count_call(
         &self,
         cx: &RequestCx<'_>,
         room: &mut Vec<u8>,

@@ -14,8 +14,11 @@ const MOST: usize = 64;
 pub(super) struct Collections {
     /// The setting `tls.trusted_certificate`.
     trusted: String,
-    known: Mutex<HashMap<(String, String), Arc<Mutex<Known>>>>,
+    /// By URL and collection.
+    known: Mutex<HashMap<(String, String), SharedKnown>>,
 }
+
+type SharedKnown = Arc<Mutex<Known>>;
 
 struct Known {
     access: Access,
@@ -43,7 +46,7 @@ impl Collections {
         Ok(())
     }
 
-    fn of(&self, to: &Documents) -> Result<Arc<Mutex<Known>>, String> {
+    fn of(&self, to: &Documents) -> Result<SharedKnown, String> {
         let name = (to.url.clone(), to.collection.clone());
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&name) {
