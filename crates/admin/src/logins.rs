@@ -211,7 +211,7 @@ mod tests {
     fn a_challenge_is_that_of_the_specification() {
         assert_eq!(
             challenge("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"),
-            "E9Melhoa2OwvFrEMTJCK6D83Bc5nZ8lNcnAoCSRD2Vc"
+            "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
         );
     }
 }

@@ -149,8 +149,8 @@ fn limits() -> Vec<Limit> {
             json!([{"ca": pem(128)}, {"ca": pem(128), "depth": 0, "skip_mtls_uri_regex": ["^/health$"]}]),
             json!([{}, {"ca": pem(127)}, {"ca": pem(128), "depth": -1}, {"ca": pem(128), "skip_mtls_uri_regex": []}, {"ca": pem(128), "x": 1}]),
         ),
-        limit("upstreams", "service_name", json!([]), json!(["a", "", 5])),
-        limit("upstreams", "discovery_type", json!([]), json!(["dns"])),
+        limit("upstreams", "service_name", json!(["a"]), json!(["", 5])),
+        limit("upstreams", "discovery_type", json!(["dns", "consul"]), json!(["gossip", 5])),
         limit("upstreams", "discovery_args", json!([{}, { "group_name": "g" }]), json!(["g", 5])),
         limit("routes", "filter_func", json!([]), json!(["function(vars) return true end"])),
         limit("routes", "script", json!([]), json!(["return true"])),
@@ -229,6 +229,9 @@ fn limits() -> Vec<Limit> {
 fn document(section: &str, field: &str, value: Value) -> Value {
     let mut item = match section {
         "routes" => json!({ "uri": "/a", "plugins": {} }),
+        "upstreams" if matches!(field, "service_name" | "discovery_type") => {
+            json!({ "service_name": "a", "discovery_type": "dns" })
+        }
         "upstreams" => json!({ "nodes": {} }),
         "consumers" => json!({ "username": "jack" }),
         "services" => json!({}),

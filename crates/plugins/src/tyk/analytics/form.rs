@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(u32::from_le_bytes(*length) as usize, out.len());
         assert!(rest.starts_with(b"\x02method\0\x04\0\0\0GET\0\x09timestamp\0"), "{out:x?}");
         assert!(rest.ends_with(b"\x08trackpath\0\x01\x09expireAt\0\x01\0\0\0\0\0\0\0\0"), "{out:x?}");
-        let tags = b"\x04tags\0\x19\0\0\0\x020\0\x06\0\0\0key-k\0\x021\0\x02\0\0\0b\0\0";
+        let tags = b"\x04tags\0\x1b\0\0\0\x020\0\x06\0\0\0key-k\0\x021\0\x02\0\0\0b\0\0";
         assert!(out.windows(tags.len()).any(|window| window == tags), "{out:x?}");
     }
 }
