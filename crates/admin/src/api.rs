@@ -24,7 +24,6 @@ use weir_store::{Commit, Key};
 
 use crate::answer::{Answer, Body, Outcome};
 use crate::dashboard;
-use crate::extensions::self_service;
 use crate::keys::{Identity, Keys};
 use crate::kinds::{Target, check_method};
 use crate::logins::{LoginProvider, Logins};
@@ -34,7 +33,7 @@ use crate::origins::Hosts;
 use crate::put::LastPut;
 use crate::request::{Query, Request, cookie, segments};
 use crate::server::Service;
-use crate::sessions::{Sessions, Shown, is_confirmed};
+use crate::sessions::{DEVELOPER_TOKEN, Sessions, Shown, is_confirmed};
 use crate::streams::Streams;
 use crate::turns::{Held, SMALL, Turns};
 use crate::ui::Ui;
@@ -299,11 +298,11 @@ impl Api {
             _ => {}
         }
         if let ["weir", "v1", "self", ..] = place.as_slice() {
-            let by = match head.headers.contains_key(self_service::TOKEN) {
+            let by = match head.headers.contains_key(DEVELOPER_TOKEN) {
                 true => self.developer_of(&head.headers).await?,
                 false => match foreign {
-                    Some(refusal) => return Err(refusal),
-                    None => self.developer_of_session(&head.method, &shown).await?,
+                    Some(refusal) if shown.token().is_some() => return Err(refusal),
+                    _ => self.developer_of_session(&head.method, &shown).await?,
                 },
             };
             let (body, held) = self.receive(body).await?;

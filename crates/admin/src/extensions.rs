@@ -14,7 +14,7 @@ mod products;
 mod quotas;
 mod resources;
 mod rights;
-pub(crate) mod self_service;
+mod self_service;
 mod send;
 mod tyk;
 mod usage;

@@ -27,6 +27,7 @@ mod extensions;
 mod family;
 mod keys;
 mod kinds;
+mod login;
 mod logins;
 mod openapi;
 mod operations;

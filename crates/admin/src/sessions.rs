@@ -16,6 +16,8 @@ use hyper::header::HeaderName;
 use crate::keys::{Identity, KeyDigest, key_digest, new_key};
 use crate::request::cookie;
 
+/// The field with a developer's token.
+pub(crate) const DEVELOPER_TOKEN: &str = "x-developer-token";
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 
 /// Time without a request after which a session ends.

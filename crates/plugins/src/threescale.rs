@@ -19,6 +19,7 @@ mod errors;
 mod limits;
 mod no_service;
 mod oidc;
+mod parts;
 mod policies;
 mod policy;
 mod reports;

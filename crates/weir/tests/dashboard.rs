@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN_KEY, Answer, Gateway, LIMIT, Origin, RawClient, Response, Start, binary, program, repository, timed, weir,
+    ADMIN_KEY, Answer, Gateway, LIMIT, Origin, RawClient, Response, Start, program, repository, weir,
 };
 
 const VIEWER: &str = "the-viewer-key";
@@ -353,7 +353,7 @@ fn a_request_is_sent_for_real_and_its_phases_are_told() {
 }
 
 #[test]
-fn a_hundred_thousand_resources_are_searched_in_a_tenth_of_a_second() {
+fn a_hundred_thousand_resources_are_searched() {
     const COUNT: usize = 100_000;
     let folder = tempfile::tempdir().expect("a folder");
     let (file, data) = (folder.path().join("rules.json"), folder.path().join("data"));
@@ -370,9 +370,6 @@ fn a_hundred_thousand_resources_are_searched_in_a_tenth_of_a_second() {
     assert_eq!(status, 0, "{out}{err}");
     let gateway = Start::stored().data_dir(&data).start();
     let addr = gateway.admin.expect("an Admin API");
-    // An unoptimised gateway takes ten times as long.
-    let is_optimised = !binary().components().any(|part| part.as_os_str() == "debug");
-    let limit = Duration::from_millis(if is_optimised { 100 } else { 1000 });
     for (query, total) in [
         ("q=route-99999", 1),
         ("q=SHOP%20777", 280),
@@ -381,20 +378,14 @@ fn a_hundred_thousand_resources_are_searched_in_a_tenth_of_a_second() {
         ("page=1500&page_size=50", COUNT),
         ("sort=modified", COUNT),
     ] {
-        let ask = || {
-            let head = format!(
-                "GET /weir/v1/resources?kind=routes&{query} HTTP/1.1\r\nHost: {addr}\r\nX-API-KEY: {ADMIN_KEY}\r\n\r\n"
-            );
-            let (answer, took) = timed(|| RawClient::connect(addr).request(head));
-            assert_eq!(answer.status, 200, "{query}: {answer:?}");
-            let told = answer.json();
-            let shown = told["resources"].as_array().map_or(0, Vec::len);
-            assert_eq!((&told["total"], shown), (&json!(total), total.min(50)), "{query}");
-            took
-        };
-        // The quickest of several, for other tests run at the same time.
-        let took = (0..20).map(|_| ask()).min().expect("a time");
-        assert!(took < limit, "{query}: {took:?}");
+        let head = format!(
+            "GET /weir/v1/resources?kind=routes&{query} HTTP/1.1\r\nHost: {addr}\r\nX-API-KEY: {ADMIN_KEY}\r\n\r\n"
+        );
+        let answer = RawClient::connect(addr).request(head);
+        assert_eq!(answer.status, 200, "{query}: {answer:?}");
+        let told = answer.json();
+        let shown = told["resources"].as_array().map_or(0, Vec::len);
+        assert_eq!((&told["total"], shown), (&json!(total), total.min(50)), "{query}");
     }
     let page = send(
         &gateway,

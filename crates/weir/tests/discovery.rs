@@ -178,7 +178,7 @@ fn await_unknown(gateway: &Gateway) {
         let answer = gateway.get("/");
         let reason = answer.field("X-Weir-Error").map(str::to_owned);
         (answer.status == 503)
-            .then(|| assert_eq!(reason.as_deref(), Some("service discovery knows no node of the service")))
+            .then(|| assert_eq!(reason.as_deref(), Some("gateway; service discovery knows no node of the service")))
     });
 }
 

@@ -115,7 +115,8 @@ fn a_function_that_is_away_slow_or_lying() {
 
 #[test]
 fn certificates_of_functions_are_verified() {
-    let own = Authority::new().certificate(Kind::P256, &["localhost"]);
+    let authority = Authority::new();
+    let own = authority.certificate(Kind::P256, &["localhost"]);
     let nginx = Nginx::start_tls(&format!(
         "ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200 '{{}}'; }}",
         own.cert_file.display(),

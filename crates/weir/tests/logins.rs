@@ -271,7 +271,8 @@ fn people_log_in_to_the_dashboard_at_their_identity_provider() {
     }
     drop(gateway);
     let none = Start::stored().start();
-    let answer = RawClient::connect(none.admin.expect("an Admin API")).get("/weir/v1/session/oidc");
+    let mut client = RawClient::connect(none.admin.expect("an Admin API"));
+    let answer = client.request("GET /weir/v1/session/oidc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(answer.status == 404 && answer.text().contains("admin.oidc"), "{answer:?}");
 }
 

@@ -38,6 +38,12 @@ const FIELDS: &[&str] = &[
     "s3cret-of-cas-in-32-characters---",
     "s3cret-name-of-an-encryption-key",
     "s3cret-key-of-tokens--32-bytes--",
+    "s3cret-key-of-a-lambda",
+    "s3cret-access-key-of-a-lambda",
+    "s3cret-secret-key-of-a-lambda",
+    "s3cret-key-of-azure",
+    "s3cret-token-of-openfunction",
+    "s3cret-token-of-openwhisk",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -100,6 +106,11 @@ impl Secrets {
                                "callback_url": "http://a.test/back" },
             "cas-auth": { "idp_uri": "http://127.0.0.1:1", "cas_callback_uri": "http://a.test/back", "logout_uri": "/out",
                           "cookie": { "secret": FIELDS[21] } },
+            "aws-lambda": { "function_uri": "http://127.0.0.1:1", "authorization": { "apikey": FIELDS[24],
+                            "iam": { "accesskey": FIELDS[25], "secretkey": FIELDS[26] } } },
+            "azure-functions": { "function_uri": "http://127.0.0.1:1", "authorization": { "apikey": FIELDS[27] } },
+            "openfunction": { "function_uri": "http://127.0.0.1:1", "authorization": { "service_token": FIELDS[28] } },
+            "openwhisk": { "api_host": "http://127.0.0.1:1", "service_token": FIELDS[29], "namespace": "n", "action": "a" },
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
@@ -206,7 +217,8 @@ fn nothing_that_shows_resources_shows_their_keys_nor_any_secret_to_viewers() {
     // Streams do not end; that of changes is read below, and figures and samples of requests hold no resource. The pages of
     // a browser and of a developer are for senders of another kind.
     let is_elsewhere = |path: &str| {
-        ["/weir/v1/events", "/weir/v1/live", "/weir/v1/requests", "/weir/v1/session"].contains(&path)
+        ["/weir/v1/events", "/weir/v1/live", "/weir/v1/requests"].contains(&path)
+            || path.starts_with("/weir/v1/session")
             || path == "/weir/v1/self"
             || path.starts_with("/weir/v1/self/")
     };

@@ -129,7 +129,8 @@ fn within<T>(seconds: u64, mut test: impl FnMut(usize) -> T) -> T {
 
 #[test]
 fn the_documented_example_works() {
-    let example = fs::read_to_string(repository().join("examples/threescale/services.yaml")).expect("read the example");
+    let example =
+        fs::read_to_string(repository().join("examples/threescale-backend/services.yaml")).expect("read the example");
     let site = Site::new(&json!({ "services": [] }));
     assert!(document("docs/threescale-backend.md").contains(example.trim_end()), "the page shows another example");
     fs::write(site.file(), example).expect("write the services");

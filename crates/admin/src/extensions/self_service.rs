@@ -14,10 +14,8 @@ use crate::answer::{Answer, Outcome};
 use crate::api::{Api, unauthorized};
 use crate::keys::{Identity, Role, key_digest};
 use crate::request::Request;
-use crate::sessions::{Shown, is_confirmed};
+use crate::sessions::{DEVELOPER_TOKEN, Shown, is_confirmed};
 
-/// The field with a developer's token.
-pub(crate) const TOKEN: &str = "x-developer-token";
 /// Keys that an application may have.
 const MOST_KEYS: usize = 16;
 /// A consumer that nobody is: the filter of a developer without applications.
@@ -26,7 +24,7 @@ const NOBODY: &str = "(nobody)";
 impl Api {
     /// The developer whose token a request has.
     pub(crate) async fn developer_of(&self, fields: &HeaderMap) -> Result<Identity, Answer> {
-        let token = fields.get(TOKEN).and_then(|token| token.to_str().ok());
+        let token = fields.get(DEVELOPER_TOKEN).and_then(|token| token.to_str().ok());
         let token = token.ok_or_else(|| unauthorized("missing X-Developer-Token"))?;
         self.developer_by_token(token).await.map(|(identity, _)| identity)
     }

@@ -195,6 +195,7 @@ fn query(cx: &RequestCx<'_>, own: &str) -> String {
             weir_wire::query::Argument::Flag => (coded(name), String::new()),
             weir_wire::query::Argument::Value(value) => (coded(name), coded(value)),
         })
+        .filter(|(name, value)| !(name.is_empty() && value.is_empty()))
         .collect();
     // Those of the URI are encoded.
     let own = own.split('&').filter(|pair| !pair.is_empty());

@@ -8,9 +8,9 @@ use weir_plugin::{BuildCx, Flow, Invalid, Io, Keep, RequestCx};
 
 use super::backend::{Ask, Backend, Draft};
 use super::errors::Refusal;
+use super::parts::Parts;
 use super::policy::Step;
 use super::reports::Reports;
-use super::service::Parts;
 use super::state::State;
 use super::verdicts::{AnswerFields, Known, Table, Verdict, Verdicts};
 

@@ -2,9 +2,9 @@
 
 use weir_plugin::{Flow, HookCx, Io, LocalFuture, LogCx, PerRequest, Phases, Plugin, RequestCx, ResponseCx};
 
+use super::parts::Parts;
 use super::policies::Link;
 use super::policy::{Phase, Step};
-use super::service::Parts;
 use super::state::{Kept, State};
 use super::text::Around;
 

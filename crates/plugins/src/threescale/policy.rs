@@ -2,7 +2,7 @@
 
 use weir_plugin::{Flow, Io, LocalFuture, LogCx, RequestCx, ResponseCx};
 
-use super::service::Parts;
+use super::parts::Parts;
 use super::state::State;
 
 /// A phase of a request. All policies run for one phase before the next one begins.

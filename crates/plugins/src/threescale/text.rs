@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Invalid, View};
 
-use super::service::Names;
 use super::state::State;
 use super::values::Members;
 
@@ -61,6 +60,13 @@ const TAGS: [&str; 15] = [
 
 static PARSER: LazyLock<Result<liquid::Parser, String>> =
     LazyLock::new(|| liquid::ParserBuilder::with_stdlib().build().map_err(|error| error.to_string()));
+
+/// Names of a service, as templates read them.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) id: Box<str>,
+    pub(super) system_name: Box<str>,
+}
 
 /// Parts of a request that a template reads.
 #[derive(Clone, Copy)]

@@ -66,6 +66,8 @@ impl Serving {
     /// Lets the workers serve with the nodes of services as registries report them.
     pub(crate) async fn follow_nodes(self) {
         let mut changes = self.services.changes();
+        // A report may have come since the first configuration was taken.
+        changes.mark_changed();
         while changes.changed().await.is_ok() {
             // Reports that come together are taken together.
             sleep(GATHERED).await;

@@ -153,7 +153,12 @@ fn of_the_pump(records: &[String]) {
 fn records_wait_for_a_redis_that_is_away() {
     let mut redis = Redis::start();
     let site = site();
-    let conf = site.conf(json!({"enable_analytics": true, "storage": {"host": "127.0.0.1", "port": redis.port}}));
+    // Keys are not in this Redis: while theirs is away they are refused.
+    let conf = site.conf(json!({
+        "enable_analytics": true,
+        "enable_separate_analytics_store": true,
+        "analytics_storage": {"host": "127.0.0.1", "port": redis.port},
+    }));
     let gateway = Start::at(&conf).start();
     redis.kill();
     requests(&gateway);

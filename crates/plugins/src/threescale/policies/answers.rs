@@ -10,8 +10,8 @@ use weir_wire::name::FieldName;
 
 use super::{DraftLink, read};
 use crate::threescale::condition::{self, Condition};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::Around;
 

@@ -9,8 +9,8 @@ use weir_wire::query::{self, Argument};
 use crate::threescale::credentials::{Lacking, Version, has_form};
 use crate::threescale::errors::Refusal;
 use crate::threescale::oidc::{Fault, end};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Phase, Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 
 /// The policy `apicast`.

@@ -7,8 +7,8 @@ use weir_plugin::{CompileCx, HookCx, Invalid, LogCx};
 
 use super::{DraftLink, read};
 use crate::threescale::condition::{self, CombineOp, Comparison, combine};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::Policy;
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::{Around, Text, TextType};
 use crate::threescale::usage::encode;

@@ -7,8 +7,8 @@ use weir_plugin::{CompileCx, Flow, Invalid, RequestCx};
 
 use super::{DraftLink, read};
 use crate::threescale::credentials::{Lacking, Version};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

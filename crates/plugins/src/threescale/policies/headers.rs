@@ -7,8 +7,8 @@ use weir_plugin::{CompileCx, HookCx, Invalid, RequestCx, ResponseCx};
 use weir_wire::name::FieldName;
 
 use super::{DraftLink, read};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::{Around, Text, TextType};
 

@@ -17,8 +17,8 @@ use super::{DraftLink, read};
 use crate::threescale::backend::TIMEOUT;
 use crate::threescale::credentials::bearer;
 use crate::threescale::errors::Refusal;
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Phase, Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::usage::encode;
 

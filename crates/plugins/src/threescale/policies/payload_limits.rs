@@ -8,8 +8,8 @@ use weir_wire::head::Content;
 use weir_wire::name::FieldName;
 
 use super::{DraftLink, read};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

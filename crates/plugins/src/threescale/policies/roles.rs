@@ -10,8 +10,8 @@ use super::checks::Resource;
 use super::{DraftLink, read};
 use crate::auth::openid_connect::jose::Claims;
 use crate::threescale::errors::Refusal;
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::{Around, Text, TextType};
 

@@ -9,8 +9,8 @@ use weir_wire::query;
 
 use super::headers::Op;
 use super::{DraftLink, read};
+use crate::threescale::parts::Parts;
 use crate::threescale::policy::{Policy, Step};
-use crate::threescale::service::Parts;
 use crate::threescale::state::State;
 use crate::threescale::text::{Around, Text, TextType};
 use crate::threescale::usage::encode;
