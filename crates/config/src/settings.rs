@@ -17,6 +17,7 @@ mod observing;
 mod overlay;
 mod plans;
 mod quantity;
+mod scripts;
 mod store;
 mod usage;
 
@@ -42,6 +43,7 @@ pub use observing::{AccessLog, ErrorLog, Metrics, Reports, StreamAccessLog};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use plans::Plans;
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
+pub use scripts::{ScriptPermission, Scripts};
 pub use store::Store;
 pub use usage::{AlertOn, Usage, UsageAlert, UsageExport, UsageTarget};
 
@@ -89,6 +91,8 @@ pub struct Settings {
     pub usage: Usage,
     /// Counts of plans.
     pub plans: Plans,
+    /// Functions in Lua.
+    pub scripts: Scripts,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.

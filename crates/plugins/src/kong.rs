@@ -22,6 +22,7 @@ mod counted_by;
 mod datadog;
 mod edits;
 mod file_log;
+mod functions;
 mod grpc_gateway;
 mod grpc_web;
 mod hmac_auth;
@@ -83,6 +84,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &no_route::NoRoute,
         &openid_connect::OpenidConnect,
         &crate::traffic::plan::OnPlan,
+        &functions::PostFunction,
+        &functions::PreFunction,
         &prometheus::Prometheus,
         &proxy_cache::ProxyCache,
         &rate_limiting::RateLimiting,

@@ -8,6 +8,7 @@
 //! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `batch-requests`, `client-control`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
+//! | `scripts` | `exit-transformer`, `serverless-post-function`, `serverless-pre-function` |
 //! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `file-logger`, `http-logger`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
@@ -27,6 +28,7 @@ pub mod reference;
 pub mod registry;
 mod rejection;
 mod requests;
+mod scripts;
 mod security;
 mod traffic;
 mod transform;
@@ -34,5 +36,6 @@ pub mod tyk;
 
 pub use apis::{Apis, Offload};
 pub use registry::definitions;
+pub use scripts::own::own_plugins;
 pub use traffic::{PlanCount, PlanCounts, QuotaUse, QuotaWatch, limit_keys};
 use weir_wire::query;

@@ -39,6 +39,8 @@ use crate::requests::client_control::ClientControl;
 use crate::requests::proxy_control::ProxyControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::scripts::exit_transformer::ExitTransformer;
+use crate::scripts::serverless::{ServerlessPostFunction, ServerlessPreFunction};
 use crate::security::acl::Acl;
 use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
@@ -88,6 +90,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Echo,
         &ElasticsearchLogger,
         &ErrorPage,
+        &ExitTransformer,
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
@@ -123,6 +126,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &ServerlessPostFunction,
+        &ServerlessPreFunction,
         &SkywalkingLogger,
         &SlsLogger,
         &SplunkHecLogging,

@@ -4,8 +4,9 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 use weir_admin::Audience;
-use weir_plugins::registry::definitions;
 use weir_store::{Keyring, Kind, Secrets};
+
+use crate::source::scripts::definitions;
 
 /// Private keys, tokens of secret managers, and the fields that plugins declare as secret.
 #[derive(Clone, Copy, Debug)]
@@ -220,6 +221,8 @@ mod tests {
     use serde_json::{Value, json};
     use weir_admin::Audience;
     use weir_store::{Keyring, Kind, Secrets};
+
+    use crate::source::scripts::definitions;
 
     use super::{Curtain, SecretFields};
 
