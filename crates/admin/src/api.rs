@@ -504,7 +504,7 @@ fn preflight() -> Answer {
         .with(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
 }
 
-/// Why a body was not taken.
+/// Reasons for refusing a body.
 #[derive(Debug)]
 pub(crate) struct Untaken {
     pub(crate) status: StatusCode,

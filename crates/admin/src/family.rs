@@ -46,7 +46,7 @@ pub struct FamilyRequest {
     pub fields: HeaderMap,
     /// Body.
     pub body: Bytes,
-    /// Who asks, for the history.
+    /// The author of a change, for the history.
     pub author: String,
 }
 

@@ -144,7 +144,7 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// The usage; `None` where it is not recorded.
     fn usage(&self) -> Option<Arc<Usage>>;
 
-    /// What is used of a quota at a time in milliseconds since 1970, and the milliseconds until it is renewed; `None` for
+    /// Usage of a quota at a time in milliseconds since 1970, and the milliseconds until it is renewed; `None` for
     /// one of which nothing is used.
     fn quota(&self, _: &QuotaName, _now: u64) -> Option<(u64, u64)> {
         None
@@ -207,10 +207,10 @@ pub struct Changed {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Why changes were not made.
+/// Reasons for refusing changes.
 #[derive(Clone, Debug)]
 pub enum Refused {
-    /// They are wrong: at least one error. A path begins with the resource: `routes/1.uri`.
+    /// Wrong changes: at least one error. A path begins with the resource: `routes/1.uri`.
     Invalid(Vec<Diagnostic>),
     /// The store did not take them.
     Store(StoreError),

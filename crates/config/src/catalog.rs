@@ -85,7 +85,7 @@ impl fmt::Debug for CompiledConfs {
     }
 }
 
-/// They say nothing that the rest of a document does not.
+/// Always equal: the compiled forms say nothing that the rest of a document does not.
 impl PartialEq for CompiledConfs {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -100,7 +100,7 @@ pub struct Settings {
     /// X-APISIX-Upstream-Status in every proxied response if true, not only in those with a 5xx status from the
     /// upstream.
     pub show_upstream_status_in_response_header: bool,
-    /// What Kong's family says of itself.
+    /// Kong's family: the version, fields and headers that it announces.
     pub kong_answers: Kong,
     /// The Server field of responses, in the place of the upstream's; an empty text leaves the upstream's as it is.
     pub server_header: ServerHeader,

@@ -19,7 +19,7 @@ use crate::live::Live;
 use crate::target::Target;
 use crate::{info, read, shape, write};
 
-/// What the gateway tells of itself.
+/// Facts about the gateway for `/` and `/status`.
 pub trait Gateway: Send + Sync + fmt::Debug {
     /// Name of the machine.
     fn hostname(&self) -> String;
@@ -27,10 +27,10 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// Id of the process, a UUID.
     fn node_id(&self) -> String;
 
-    /// What the gateway says of itself in Kong's family.
+    /// Name and version that the gateway announces in Kong's family.
     fn kong(&self) -> &Kong;
 
-    /// Where the configuration is, in Kong's words: `postgres` stands for a store, `off` for none.
+    /// Kind of the store, in Kong's words: `postgres` stands for a store, `off` for none.
     fn database(&self) -> &'static str;
 
     /// False if the store cannot be reached.

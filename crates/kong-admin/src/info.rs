@@ -1,4 +1,4 @@
-//! What the gateway tells of itself: `/`, `/status`, schemas, the list of paths.
+//! Answers about the gateway: `/`, `/status`, schemas, the list of paths.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! What fields of entities hold: checks in Kong's words, defaults, and the description that clients read.
+//! Shapes of the fields of entities: checks in Kong's words, defaults, and the description that clients read.
 //!
 //! A shape is read from the form in which Kong's `/schemas` describe fields, which is served as it is.
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value, json};
 /// Fields with their values.
 pub(crate) type Object = Map<String, Value>;
 
-/// What a field holds.
+/// Type of a field's value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) kind: Type,
@@ -252,7 +252,7 @@ fn complete_value(shape: &Shape, value: &mut Value) {
     }
 }
 
-/// What is wrong with fields, by their names.
+/// Errors of fields, by their names.
 pub(crate) fn check(fields: &[Field], object: &Object) -> Object {
     let mut faults = Object::new();
     for field in fields {

@@ -1,4 +1,4 @@
-//! What a path leads to.
+//! The resource or collection that a path names.
 
 use serde_json::Value;
 use weir_admin::FamilyAnswer;

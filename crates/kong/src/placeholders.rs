@@ -13,7 +13,7 @@ pub(crate) fn fill(node: &mut Node, variables: Variables<'_>, found: &mut Vec<Di
     walk(node, &mut String::new(), &Sources { vaults, variables }, found);
 }
 
-/// Where values come from.
+/// Sources of values.
 struct Sources<'v> {
     vaults: Vaults,
     variables: Variables<'v>,

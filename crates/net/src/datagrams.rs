@@ -47,7 +47,7 @@ pub struct Inbox {
 /// Source and destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Who has sent it; `None` on a socket that is connected.
+    /// Sender; `None` on a socket that is connected.
     pub peer: Option<SocketAddr>,
     /// The address of this host that it was sent to.
     pub local: SocketAddr,

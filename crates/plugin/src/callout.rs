@@ -194,7 +194,7 @@ impl CalloutResponse {
     }
 }
 
-/// Why a callout has no answer.
+/// Reasons for a callout without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalloutError {
     /// The worker has as many callouts under way as `limits.callouts` allows, or `limits.buffers` has no room.

@@ -55,7 +55,7 @@ pub trait ConsumerSet: Debug {
 pub struct ConsumerMatch {
     /// Dense id of the consumer.
     pub consumer: u32,
-    /// Which of the consumer's credentials, when it was not the consumer's own configuration.
+    /// The consumer's credential that was used; `None`: the consumer's own configuration.
     pub credential: Option<u32>,
 }
 

@@ -348,7 +348,7 @@ impl UpstreamCx<'_> {
         self.0.scratch = scratch;
     }
 
-    /// Which try this is, from 0.
+    /// Number of this try, from 0.
     #[must_use]
     pub fn attempt(&self) -> usize {
         self.0.upstream.tries.len().saturating_sub(1)

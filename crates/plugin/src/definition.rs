@@ -323,7 +323,7 @@ pub struct BuildCx<'a> {
     pub https_port: u16,
     /// Name and version, for fields such as `x-mock-by`.
     pub product: &'a str,
-    /// What Kong's family says of itself.
+    /// Name and version that Kong's family announces.
     pub kong: &'a weir_config::settings::Kong,
     /// Sockets, TLS and names for connections of the plugin's own.
     pub network: &'a Arc<Network>,

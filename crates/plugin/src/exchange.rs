@@ -44,13 +44,13 @@ pub struct Exchange {
     pub matched: Option<Match>,
     /// Path parameters of the match.
     pub params: Params,
-    /// Who calls.
+    /// The caller.
     pub consumer: Option<ConsumerMatch>,
     /// Dense id of the plan whose limits hold.
     pub plan: Option<u32>,
     /// The upstream side.
     pub upstream: UpstreamInfo,
-    /// When things happened.
+    /// Times of the exchange's phases.
     pub times: Times,
     /// True if somebody looks at the times; else the clock is read once a request.
     pub timed: bool,
@@ -255,7 +255,7 @@ pub struct Try {
     pub addr: Option<NodeAddress>,
     /// The status it answered, or that the gateway gave it for failing.
     pub status: u16,
-    /// When it began, on the worker's clock.
+    /// Time of the beginning, on the worker's clock.
     pub begin: u64,
     /// The connection stood.
     pub connected: u64,

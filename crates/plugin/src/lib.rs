@@ -140,12 +140,12 @@ pub trait Plugin: Send + Sync + 'static {
         Flow::Continue
     }
 
-    /// When the head of the answer is known, whoever gave it.
+    /// After the head of the answer is known, whoever gave it.
     fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
     }
 
-    /// When the head is as all plugins want it: for content codings, which come after whatever else changes a body. The
+    /// After all plugins have changed the head: for content codings, which come after whatever else changes a body. The
     /// first that calls [`ResponseCx::encode_body`] wins.
     fn encode(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
@@ -189,12 +189,12 @@ pub enum Flow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply(pub(crate) ());
 
-/// Why the gateway itself gave an answer instead of the upstream.
+/// Reasons for an answer by the gateway itself instead of the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     /// The status to answer with.
     pub status: u16,
-    /// Which side failed.
+    /// Side that failed.
     pub side: Side,
     /// The fault in a few fixed words, for the log and the `X-Weir-Error` field.
     pub reason: &'static str,

@@ -17,7 +17,7 @@ pub struct Response {
     pub head: ResponseHead,
     /// Bytes of the buffer that the head takes.
     pub head_len: usize,
-    /// Who gave it.
+    /// Source of the response.
     pub origin: Origin,
     /// Source of the body.
     pub source: BodySource,
@@ -35,7 +35,7 @@ pub struct Response {
     pub(crate) encoder: Option<Box<dyn Encoder>>,
 }
 
-/// Who gave a response.
+/// Source of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
     /// There is none yet.

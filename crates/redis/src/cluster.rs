@@ -1,4 +1,4 @@
-//! Which server of a cluster has which keys.
+//! Slots of a cluster: the server of each key.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

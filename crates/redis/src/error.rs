@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use redis::ServerError;
 
-/// Why a command has no result.
+/// Reasons for a command without a result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// There is no connection, and none can be made now.

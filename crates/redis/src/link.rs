@@ -76,7 +76,7 @@ enum Phase {
     Away(Rc<str>),
 }
 
-/// Why a connection has ended.
+/// Reasons for the end of a connection.
 enum End {
     /// No command came for a while, or none will.
     Unused,

@@ -18,7 +18,7 @@ use weir_plugins::tyk::{self, ApiAnswer, ApiRequest};
 use crate::conf::Conf;
 use crate::files::Place;
 
-/// Where sessions outlive the process.
+/// Storage in which sessions outlive the process.
 pub trait Storage: Send + Sync + fmt::Debug {
     /// Stores a session as JSON under its name, with the number that sets its counts apart.
     ///
@@ -54,7 +54,7 @@ impl fmt::Debug for GatewayApi {
     }
 }
 
-/// What an answer is made of: the status, and the JSON of the body.
+/// Parts of an answer: the status, and the JSON of the body.
 type Outcome = Result<Value, (u16, String)>;
 
 impl GatewayApi {

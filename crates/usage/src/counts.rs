@@ -42,19 +42,19 @@ const BATCH: usize = 10_000;
 /// One count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
-    /// What is counted.
+    /// Name of the counter.
     pub name: Box<[u8]>,
     /// End of its window, in milliseconds since 1970.
     pub ends: u64,
-    /// What was counted in it.
+    /// Units counted in the window.
     pub count: u64,
-    /// What was counted in the window before.
+    /// Units counted in the window before.
     pub before: u64,
     /// Milliseconds for which it is needed after its end.
     pub linger: u64,
 }
 
-/// Where counts come from and go back to.
+/// Storage of counts.
 pub trait Counting: Send + Sync {
     /// Puts back a count of an earlier process. False without room for it.
     fn restore(&self, count: Count) -> bool;
@@ -134,7 +134,7 @@ struct Keeper {
     database: Option<Database>,
     place: Place,
     counting: Arc<dyn Counting>,
-    /// What is to be written.
+    /// Counts that are to be written.
     batch: Vec<Count>,
     /// True if the last attempt failed, which is logged once.
     failing: bool,

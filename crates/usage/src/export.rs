@@ -123,7 +123,7 @@ impl Export {
         Ok(Self { shared, thread })
     }
 
-    /// What has been handed over.
+    /// Sums of all that has been handed over.
     #[must_use]
     pub fn totals(&self) -> Arc<ExportTotals> {
         Arc::clone(&self.shared.totals)

@@ -11,7 +11,7 @@ pub use arguments::{Arguments, QUESTIONS};
 
 use crate::database::{Database, Keep, UsageError};
 
-/// Why a question has no answer.
+/// Reasons for a question without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The question is wrong.

@@ -1,5 +1,5 @@
-//! Which fields cross the gateway, and which it sets: hop-by-hop fields (RFC 9110 section 7.6.1), X-Forwarded-*, X-Real-IP,
-//! Host, Server.
+//! Fields that cross the gateway, and those set by it: hop-by-hop fields (RFC 9110 section 7.6.1), X-Forwarded-*,
+//! X-Real-IP, Host, Server.
 
 use serde_json::{Value, json};
 

@@ -199,7 +199,7 @@ fn another_connection_is_opened_when_one_is_full() {
     drop(clients);
 }
 
-/// What becomes of a request whose first stream ends in some way.
+/// Outcome of a request whose first stream ends in some way.
 #[test]
 fn requests_are_sent_again_where_that_is_safe() {
     let cases = [

@@ -280,7 +280,7 @@ fn fill(fields: &Value, config: &mut Map<String, Value>) {
     }
 }
 
-/// What decK would have stored: kind, path to put it at, and the entity.
+/// Entities that decK would have stored: kind, path to put each at, and the entity.
 fn wanted(node: &str) -> Vec<(&'static str, String, Value)> {
     let id = |kind: u32, number: u32| format!("00000000-0000-4000-8000-{kind:04}{number:08}");
     let mut all = Vec::new();

@@ -9,7 +9,7 @@ fn send(gateway: &Gateway, path: &str, fields: &str) -> u16 {
     client.request(format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{fields}\r\n")).status
 }
 
-/// What the published benchmark of Kong deploys, and a little more.
+/// Manifests in the shape of Kong's published benchmark, and a little more.
 const MANIFESTS: &str = "apiVersion: v1
 kind: Namespace
 metadata: {name: shop}

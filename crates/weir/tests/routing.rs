@@ -1,4 +1,4 @@
-//! Which route takes a request, by the reference's rules of precedence.
+//! The route that takes a request, by the reference's rules of precedence.
 
 use serde_json::{Value, json};
 

@@ -63,7 +63,7 @@ fn route(level: u8, nodes: &[String]) -> Value {
     })
 }
 
-/// What a client of mosquitto's says; `None` where it fails.
+/// Output of a client of mosquitto's; `None` where it fails.
 fn run(name: &str, gateway: &Gateway, version: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program(name));
     command.args(["-h", "127.0.0.1", "-p", &gateway.addrs[1].port().to_string(), "-V", version]).args(arguments);

@@ -81,7 +81,7 @@ impl Postgres {
 /// The password of the user `postgres`.
 const PASSWORD: &str = "pg,pass=word";
 
-/// What psql says.
+/// Output of psql.
 pub(crate) fn ask(port: u16, tls: &str, statement: &str) -> String {
     let target = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode={tls}");
     let mut psql = Command::new(program("psql"));

@@ -56,14 +56,14 @@ fn receive(client: &UdpSocket) -> String {
     String::from_utf8_lossy(&room[..length]).into_owned()
 }
 
-/// What comes back for a datagram.
+/// Answer to a datagram.
 fn exchange(gateway: SocketAddr, sent: &str) -> String {
     let client = client(gateway);
     client.send(sent.as_bytes()).expect("send");
     receive(&client)
 }
 
-/// What comes back for a datagram within a moment.
+/// Answer to a datagram within a moment.
 fn answers(client: &UdpSocket, sent: &str) -> Option<String> {
     client.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit");
     client.send(sent.as_bytes()).expect("send");

@@ -1,4 +1,4 @@
-//! Which node gets a request, and how long its connections are kept.
+//! The node that gets a request, and the time its connections are kept.
 
 use std::sync::Arc;
 use std::sync::Barrier;

@@ -1,4 +1,4 @@
-//! Who has changed what: the history, resource by resource.
+//! The audit log: the history, resource by resource, with the author of each change.
 
 use std::time::UNIX_EPOCH;
 

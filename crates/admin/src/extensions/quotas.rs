@@ -19,7 +19,7 @@ pub(super) struct Caller {
 }
 
 impl Api {
-    /// What a consumer, or one of its keys, has used.
+    /// Usage of a consumer's quotas, or of those of one of its keys.
     pub(crate) async fn quotas(&self, request: &Request) -> Outcome {
         let caller = self.caller(request).await?;
         let counts = self.counts_of(&caller).await?;

@@ -1,4 +1,4 @@
-//! What a key may change: by its role, and by its team.
+//! Rights of a key: by its role, and by its team.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ impl Api {
             })
     }
 
-    /// Who asks.
+    /// Answer about the key of a request: name, role, team, and the kinds that it may change.
     pub(crate) fn identity(request: &Request) -> Answer {
         let Identity { name, role, team, .. } = &request.by;
         let mut told = json!({ "name": name, "role": role.name() });

@@ -134,7 +134,7 @@ impl Api {
         self.answer_usage(Arguments(arguments)).await
     }
 
-    /// What the developer's applications have used of their limits.
+    /// Usage of the limits of the developer's applications.
     pub(crate) async fn own_quotas(&self, request: &Request) -> Outcome {
         let developer = self.asking(request).await?;
         let mut all = Vec::new();

@@ -1,9 +1,9 @@
-//! What Kong's family says of itself.
+//! Settings of Kong's family.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What Kong's family says of itself to clients and upstreams.
+/// Name, version and fields that Kong's family announces to clients and upstreams.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kong {

@@ -243,7 +243,7 @@ fn flag(setting: &'static str, value: &str, given: &mut Given) {
     }
 }
 
-/// Where `Server` is not among the fields, nobody else's name stands there either.
+/// Key `headers`. Without `Server` or `server_tokens` among them, no other server's name stands in that field either.
 fn headers(value: &str, given: &mut Given) {
     given.set("kong_answers.headers", none_where_off(value));
     let mut names = value.split(',').map(str::trim);

@@ -1,4 +1,4 @@
-//! Where a service's requests go, and what is of streams.
+//! Addresses of services, and the keys of streams among them.
 
 use weir_config::Diagnostic;
 

@@ -364,7 +364,7 @@ fn filter(plugin: &Entity) -> Option<Node> {
     Some(list(mark, vec![list(mark, vec![text("scheme"), text("=="), text(scheme)])]))
 }
 
-/// Which requests the `protocols` of a plugin take: those without TLS, and those with it.
+/// Requests that the `protocols` of a plugin take: those without TLS, and those with it.
 fn schemes(plugin: &Entity) -> (bool, bool) {
     let protocols = plugin.texts("protocols");
     let has = |names: &[&str]| protocols.is_empty() || protocols.iter().any(|name| names.contains(&name.as_str()));

@@ -121,7 +121,7 @@ fn route(
 }
 
 impl End {
-    /// How specific it is: an address before a port before a range.
+    /// Rank by specificity: an address before a port before a range.
     fn weight(&self) -> u8 {
         match (&self.range, self.port) {
             (Some(range), _) if !range.contains('/') => 3,

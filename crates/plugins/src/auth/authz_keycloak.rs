@@ -254,7 +254,7 @@ struct Endpoint {
     service: Service,
 }
 
-/// What Keycloak has said. It outlives changes that leave the plugin as it is.
+/// Keycloak's remembered answers. They outlive changes that leave the plugin as it is.
 #[derive(Debug)]
 struct Memory {
     documents: Arc<Remembered<Option<Map<String, Json>>>>,

@@ -71,7 +71,7 @@ impl CredentialAt {
     }
 }
 
-/// Why a credential was not taken in.
+/// Reasons for leaving out a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The name is held already, for this one.

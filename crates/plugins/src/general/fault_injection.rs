@@ -154,7 +154,7 @@ enum Body {
     Template(Template),
 }
 
-/// Which requests are meant.
+/// Conditions for the requests that are meant.
 #[derive(Debug)]
 struct Chosen {
     percentage: u8,

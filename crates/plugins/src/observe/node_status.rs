@@ -8,7 +8,7 @@ use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
 #[derive(Debug)]
 pub(crate) struct NodeStatus;
 
-/// It has no settings.
+/// An empty object: there are no settings.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {}

@@ -30,7 +30,7 @@ pub(crate) struct Opentelemetry;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// Which requests are reported.
+    /// Choice of the requests that are reported.
     sampler: SamplerConf,
     /// Variables such as `http_user_agent`, without `$`, that are added as attributes.
     additional_attributes: Vec<String>,

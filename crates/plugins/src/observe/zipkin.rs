@@ -118,7 +118,7 @@ struct Tracing {
     channel: Arc<Channel>,
 }
 
-/// What is known of a trace before the exchange is over.
+/// State of a trace before the exchange is over.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     context: TraceContext,

@@ -177,7 +177,7 @@ struct Breaker {
     unhealthy: Box<[u16]>,
     healthy: Box<[u16]>,
     key: KeySource,
-    /// They outlive a change of the configuration.
+    /// States of circuits. They outlive a change of the configuration.
     circuits: Arc<Table<Circuit>>,
     /// The circuit that a request asked.
     asked: PerRequest<Which>,

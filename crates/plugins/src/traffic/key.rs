@@ -34,7 +34,7 @@ pub(crate) enum KeySource {
     Everything,
 }
 
-/// Which counter a request asks.
+/// The counter for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
     Key(Key),
@@ -118,7 +118,7 @@ impl KeySource {
         Ok(Self::Combination(template))
     }
 
-    /// Which counter a request asks, of those of the limit with this number: 0, or a rule's place from 1. `None`: of a
+    /// The counter for a request, of those of the limit with this number: 0, or a rule's place from 1. `None`: of a
     /// rule, when the request has none of its variables.
     pub(crate) fn which(&self, number: u32, cx: &mut RequestCx<'_>) -> Option<Which> {
         let address = |address| Key::of_address(number, address);

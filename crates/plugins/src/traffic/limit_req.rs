@@ -143,7 +143,7 @@ impl Conf {
 struct Limiting {
     rate: Rate,
     key: KeySource,
-    /// They outlive a change of the configuration.
+    /// Levels of buckets. They outlive a change of the configuration.
     buckets: Arc<Table<Bucket>>,
     /// The Redis that holds the buckets.
     redis: Option<Redis>,

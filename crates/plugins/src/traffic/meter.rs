@@ -289,7 +289,7 @@ mod tests {
     use weir_config::Period;
     use weir_plugin::StateRegistry;
 
-    /// What is local never waits.
+    /// Local counters never wait.
     fn now<T>(future: impl Future<Output = T>) -> T {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(value) => value,

@@ -104,7 +104,7 @@ pub(crate) struct Sentinel {
     port: u16,
 }
 
-/// Which of the servers that sentinels watch is used.
+/// Server that is used, of those that sentinels watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "explained at the field")]

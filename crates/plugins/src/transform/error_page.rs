@@ -11,7 +11,7 @@ use weir_wire::name::FieldName;
 #[derive(Debug)]
 pub(crate) struct ErrorPage;
 
-/// It has no settings of its own: the pages stand in `plugin_metadata`.
+/// An empty object: the pages stand in `plugin_metadata`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {}

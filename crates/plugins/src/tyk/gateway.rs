@@ -26,7 +26,7 @@ pub(crate) struct Conf {
     /// The policies by their ids.
     #[schemars(with = "std::collections::BTreeMap<String, Value>")]
     policies: serde_json::Map<String, Value>,
-    /// What the page of health is called.
+    /// Name of the page of health.
     hello: String,
 }
 
@@ -88,7 +88,7 @@ pub struct ApiAnswer {
     pub body: Vec<u8>,
 }
 
-/// What answers requests for the gateway API, on a thread that may block.
+/// Answers to requests for the gateway API, on a thread that may block.
 pub trait GatewayApi: Send + Sync + fmt::Debug {
     /// Answers a request.
     fn answer(&self, request: ApiRequest) -> ApiAnswer;

@@ -368,7 +368,7 @@ impl Chain {
     }
 }
 
-/// How the path of a request becomes that of the upstream.
+/// Conversion of a request's path into the upstream's.
 struct Whole<'c> {
     listen: &'c ListenPath,
     strip: bool,

@@ -1,4 +1,4 @@
-//! What the plugins of one API have in common: its listen path, and what one plugin hands to the next.
+//! Parts that the plugins of one API share: its listen path, and the values that one plugin hands to the next.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use weir_plugin::{BuildCx, PerRequest, Request};
 use super::patterns::{compile, is_plain, pattern_of};
 use super::sessions::Session;
 
-/// What is known of a request when its chain has come to a plugin.
+/// State of a request when its chain has come to a plugin.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The session of the caller; none without a key.

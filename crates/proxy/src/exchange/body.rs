@@ -207,7 +207,7 @@ pub(super) fn refused_body(reject: Reject) -> Failure {
 pub(super) struct Pace {
     /// Bytes a second; 0: any.
     rate: u64,
-    /// When the body began, on the timer's clock.
+    /// Time of the body's beginning, on the timer's clock.
     began: u64,
     /// From when on the rate counts.
     from: u64,

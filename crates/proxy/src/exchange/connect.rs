@@ -301,7 +301,7 @@ struct Race<'n> {
     /// Positions of the addresses that were tried.
     tried: Vec<usize>,
     running: Vec<Racer>,
-    /// When the next address is tried.
+    /// Time at which the next address is tried.
     next_at: u64,
     give_up: u64,
     /// Failure of the last one that failed.

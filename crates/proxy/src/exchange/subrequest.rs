@@ -30,7 +30,7 @@ use crate::worker::Worker;
 /// The head of a subrequest was made here, from values that have kept their limits.
 const NO_LIMITS: Limits = Limits { head: usize::MAX, fields: usize::MAX, target: usize::MAX };
 
-/// Which of a worker's subrequests one counts as.
+/// Kind of a worker's subrequest, by which they are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Mirror,

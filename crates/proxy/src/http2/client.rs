@@ -78,7 +78,7 @@ impl Connection {
         key
     }
 
-    /// Why a stream is over, if it is.
+    /// Reason for the end of a stream, if it has ended.
     pub(crate) fn reset_code(&self, key: usize) -> Option<ErrorCode> {
         self.room.streams.get(key).map_or(Some(ErrorCode::Cancel), |stream| stream.reset)
     }

@@ -21,7 +21,7 @@ pub(crate) struct Job {
     pub(crate) key: usize,
     /// The exchange with the head of the request.
     pub(crate) exchange: Box<Exchange>,
-    /// Why the request is refused; `None`: it is served.
+    /// Reason for refusing the request; `None`: it is served.
     pub(crate) refused: Option<Reject>,
     /// True for an extended CONNECT (RFC 8441).
     pub(crate) connects: bool,

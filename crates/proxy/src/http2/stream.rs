@@ -54,7 +54,7 @@ pub(crate) struct Stream {
     pub(super) last_frame: Option<u64>,
     /// True when END_STREAM was put out.
     pub(super) local_ended: bool,
-    /// Why the stream is over before its end.
+    /// Reason for the end of a stream before its time.
     pub(super) reset: Option<ErrorCode>,
     /// True if the peer has reset it.
     pub(super) reset_by_peer: bool,

@@ -149,7 +149,7 @@ impl Other {
     }
 }
 
-/// What a task of a stream does: reads, writes, ends.
+/// Action of a stream's task: reads, writes, ends.
 fn act(connection: &mut Connection, tasks: &mut Tasks, random: &mut Random, cx: &Context<'_>) {
     let Some(at) = (!tasks.0.is_empty()).then(|| random.next(tasks.0.len() as u32) as usize) else { return };
     let key = tasks.0[at];

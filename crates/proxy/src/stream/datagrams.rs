@@ -36,7 +36,7 @@ pub(super) struct Flow {
     node: OnceCell<Datagrams>,
     waiting: RefCell<Vec<Box<[u8]>>>,
     waiting_bytes: Cell<usize>,
-    /// When a datagram went either way last.
+    /// Time of the last datagram in either direction.
     last: Cell<u64>,
     /// True from a datagram of the client to the next one of the node.
     asked: Cell<bool>,

@@ -74,7 +74,7 @@ pub(crate) enum Offer {
     Nothing,
 }
 
-/// Why a request may not be served on its connection.
+/// Reasons for not serving a request on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// The name of the connection (SNI) requires a client certificate, and the client showed none.

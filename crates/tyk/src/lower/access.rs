@@ -54,7 +54,7 @@ fn way(api: &Definition, kind: &str, name: &str) -> Node {
     way
 }
 
-/// How tokens are verified and read.
+/// Verification and reading of tokens.
 fn jwt(api: &Definition) -> Node {
     let mut jwt = map(api.node.mark, []);
     for field in [

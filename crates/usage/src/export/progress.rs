@@ -1,4 +1,4 @@
-//! What targets have of the usage, in SQLite: the requests of each minute whose sums may still change.
+//! Progress of the targets of usage, in SQLite: the requests of each minute whose sums may still change.
 
 use std::collections::BTreeMap;
 use std::path::Path;

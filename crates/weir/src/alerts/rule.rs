@@ -1,4 +1,4 @@
-//! What an alert looks for, and what its messages say.
+//! Rules of alerts: their conditions, and the text of their messages.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -118,7 +118,7 @@ fn push_copied(out: &mut String, text: &str) {
     }
 }
 
-/// Why something was not done.
+/// Reasons for a failed step.
 #[derive(Debug)]
 enum Error {
     Io(io::Error),

@@ -1,4 +1,4 @@
-//! What a `tyk.conf` needs of the process: its address, and the gateway API with the sessions of keys.
+//! Needs of a `tyk.conf` in the process: its address, and the gateway API with the sessions of keys.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;

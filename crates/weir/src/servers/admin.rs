@@ -139,7 +139,7 @@ impl AdminSetup {
     }
 }
 
-/// Who is let in, and what is too much, from the settings.
+/// Access and limits of the Admin API, from the settings.
 fn options(settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
     Ok(Options {
         keys,

@@ -1,4 +1,4 @@
-//! What this gateway tells of itself through Kong's Admin API.
+//! Facts about this gateway in Kong's Admin API.
 
 use std::fs;
 use std::sync::Arc;

@@ -177,7 +177,7 @@ pub(crate) struct Translator {
     waiting: VecDeque<u32>,
 }
 
-/// What the next bytes are.
+/// Kind of the next bytes.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Head,

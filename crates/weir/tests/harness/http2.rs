@@ -22,7 +22,7 @@ pub(crate) struct H2Client {
     block_ends: bool,
     next: u32,
     streams: BTreeMap<u32, Partial>,
-    /// Whether SETTINGS and PING are answered, and windows opened.
+    /// Answers SETTINGS and PING, and opens windows, when true.
     answers: bool,
     /// Window of a stream that is opened, those of the streams, and that of the connection, which is stream 0.
     initial_window: i64,

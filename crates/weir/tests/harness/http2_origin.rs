@@ -17,7 +17,7 @@ pub(crate) struct H2Connection<'c> {
     encoder: Encoder,
     block: Vec<u8>,
     streams: BTreeMap<u32, H2Request>,
-    /// Whether content that was received opens the windows again.
+    /// Opens windows again for content that was received, when true.
     pub(crate) gives_credit: bool,
     /// Bytes that may be sent on the connection.
     window: i64,

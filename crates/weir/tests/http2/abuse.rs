@@ -1,4 +1,4 @@
-//! What clients do to cost more than they pay: each kind is cut, counted, and takes no memory.
+//! Attacks in which clients cost more than they pay: each kind is cut, counted, and takes no memory.
 
 use weir_wire::http2::frame::{self, Header, Kind, Setting};
 use weir_wire::http2::{ErrorCode, PREFACE};
@@ -241,7 +241,7 @@ fn content_that_nobody_takes_is_bounded() {
     assert_eq!(beside.get("/").status, 200);
 }
 
-/// What is no HTTP/2 at all.
+/// Bytes that are no HTTP/2 at all.
 #[test]
 fn broken_beginnings_end_the_connection() {
     let origin = origin();

@@ -14,7 +14,7 @@ use crate::harness::{
     wait_until, weighted,
 };
 
-/// What ends is the stream: the connection and other requests on it go on.
+/// The stream alone ends: the connection and other requests on it go on.
 #[test]
 fn time_limits_of_an_upstream_hold_for_each_stream() {
     let resets = Arc::new(AtomicUsize::new(0));

@@ -131,7 +131,7 @@ impl<'t> Visitor<'t> for Wanted<'_> {
     }
 }
 
-/// Which claim a name means.
+/// The claim of a name.
 enum Name {
     Key,
     Exp,

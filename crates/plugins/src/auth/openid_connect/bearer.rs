@@ -61,7 +61,7 @@ pub(super) struct Known {
     pub(super) claims: Claims,
 }
 
-/// Why a token does not pass.
+/// Reasons for refusing a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The token is bad: why.

@@ -76,7 +76,7 @@ pub(super) struct Tokens {
     expires_in: Option<f64>,
 }
 
-/// Why a step of the flow failed.
+/// Reasons for the failure of a step of the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
     Provider(Fault),
@@ -90,7 +90,7 @@ impl From<Fault> for Failed {
     }
 }
 
-/// Who asks, and what it is about.
+/// The request that a step of the flow answers.
 pub(super) enum Found {
     /// A session; perhaps with cookies that renew it.
     Session(Box<Session>, Vec<String>),

@@ -30,7 +30,7 @@ pub(super) struct Document {
     pub(super) authorization_response_iss_parameter_supported: Option<bool>,
 }
 
-/// Why the provider gave no answer that can be used.
+/// Reasons for having no usable answer of the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     Callout(CalloutError),

@@ -28,7 +28,7 @@ pub(super) struct Answer {
     pub(super) body: Option<Result<Vec<u8>, &'static str>>,
 }
 
-/// Why there is no answer.
+/// Reasons for having no answer.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The budget for buffers has no room for it.

@@ -1,4 +1,4 @@
-//! Which origins are allowed.
+//! Allowed origins.
 
 use weir_plugin::Invalid;
 

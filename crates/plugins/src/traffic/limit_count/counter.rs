@@ -42,7 +42,7 @@ pub(crate) enum WindowKind {
     Sliding,
 }
 
-/// What a request uses of a quota.
+/// Units of a quota that a request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) quota: Quota,

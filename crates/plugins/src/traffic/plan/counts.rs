@@ -115,7 +115,7 @@ impl PlanCounts {
         self.table(kept.linger).restore(Key::new(0, &kept.name), entry, kept.linger).is_ok()
     }
 
-    /// What is used of a limit of a plan, and the milliseconds until it is renewed; `None` where nothing is. The parts are
+    /// Usage of a plan's limit, and the milliseconds until it is renewed; `None` where nothing is. The parts are
     /// those of the name: caller, plan, period, window, scope and id.
     #[must_use]
     pub fn used(&self, parts: &[&str; 6], now: u64) -> Option<(u64, u64)> {

@@ -10,11 +10,11 @@ const WAITING: usize = 4096;
 /// A caller has used a share of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaUse {
-    /// What is counted: `CALLER:PLAN:PER:WINDOW:SCOPE:ID` for a plan.
+    /// Name of the counter: `CALLER:PLAN:PER:WINDOW:SCOPE:ID` for a plan.
     pub name: Box<[u8]>,
     /// The limit.
     pub count: u64,
-    /// What is used of it.
+    /// Units that are used.
     pub used: u64,
     /// The share, in percent.
     pub share: u8,

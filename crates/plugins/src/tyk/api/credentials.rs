@@ -34,7 +34,7 @@ pub(super) struct Conf {
     use_cookie: bool,
     /// Its name; empty: that of the header.
     cookie_name: String,
-    /// How tokens of JWT are verified and read.
+    /// Verification and reading of tokens of JWT.
     jwt: Option<jwt::Conf>,
 }
 

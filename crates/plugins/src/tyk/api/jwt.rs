@@ -18,7 +18,7 @@ use crate::auth::jwt_auth::token::Token;
 use crate::auth::openid_connect::jose::{Jwt, KeySet, Verdict};
 use crate::tyk::sessions::{Session, Sessions};
 
-/// How tokens are verified and read.
+/// Verification and reading of tokens.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Conf {
@@ -87,7 +87,7 @@ const AGAIN_MS: u64 = 30_000;
 /// Milliseconds between two questions after one without an answer.
 const FAILED_MS: u64 = 1000;
 
-/// Why a token is no caller's yet.
+/// Reasons for a token without a caller.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),

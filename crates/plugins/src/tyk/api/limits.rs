@@ -41,7 +41,7 @@ pub(super) struct Scope<'s> {
     pub(super) session: &'s Session,
     /// Name under which the requests of the caller count.
     pub(super) name: &'s str,
-    /// What the limit counts apart: an API, a policy, an endpoint.
+    /// Scope that the limit counts apart: an API, a policy, an endpoint.
     pub(super) apart: &'s str,
 }
 

@@ -41,11 +41,11 @@ struct EntryConf {
     ignore_case: bool,
     /// True for a path of the old form, which holds for all methods.
     any_method: bool,
-    /// What is done, by methods.
+    /// Actions, by methods.
     method_actions: BTreeMap<String, ActionConf>,
 }
 
-/// What is done with a request.
+/// Action on a request.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct ActionConf {
@@ -87,7 +87,7 @@ pub(super) struct Reply {
     headers: Vec<(String, String)>,
 }
 
-/// What a list says of a request.
+/// Verdict of a list on a request.
 #[derive(Debug)]
 pub(super) enum Verdict<'l> {
     Passes,
@@ -149,7 +149,7 @@ impl Lists {
         })
     }
 
-    /// What the lists say: the first that has the path and the method counts. A white list forbids what is not in it.
+    /// Verdict of the lists: the first that has the path and the method counts. A white list forbids what is not in it.
     pub(super) fn verdict(&self, method: &[u8], rest: &[u8]) -> Verdict<'_> {
         for (entries, verdict) in [
             (&self.internal, Verdict::Forbidden),

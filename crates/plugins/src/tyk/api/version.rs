@@ -46,7 +46,7 @@ struct VersionConf {
     name: String,
     /// `2006-01-02 15:04`; empty: never.
     expires: String,
-    /// What it allows.
+    /// Lists of paths that are allowed, blocked or ignored.
     #[serde(flatten)]
     lists: lists::Conf,
 }

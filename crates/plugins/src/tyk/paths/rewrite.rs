@@ -45,7 +45,7 @@ struct TriggerConf {
     rewrite_to: String,
 }
 
-/// What a condition looks at, by names.
+/// Sources of a condition, by names.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Options {
@@ -56,7 +56,7 @@ struct Options {
     request_context_matches: BTreeMap<String, MatchConf>,
 }
 
-/// What is searched in a value.
+/// Pattern that is searched in a value.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct MatchConf {

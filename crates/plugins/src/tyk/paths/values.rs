@@ -28,20 +28,20 @@ enum Context {
     PathParts,
     RemoteAddr,
     RequestId,
-    /// What a trigger has captured.
+    /// Captures of a trigger.
     Captured(Box<str>),
     /// One that has no value here.
     Nothing,
 }
 
-/// Where the values of variables come from.
+/// Sources of the values of variables.
 pub(super) struct Values<'v> {
     pub(super) request: &'v Request,
     pub(super) source: &'v dyn Source,
     pub(super) session: Option<&'v Session>,
     /// True if `$tyk_context` has values.
     pub(super) has_context: bool,
-    /// What triggers have captured, by names.
+    /// Captures of triggers, by names.
     pub(super) captured: &'v [(String, Vec<u8>)],
 }
 

@@ -18,7 +18,7 @@ pub struct Session {
     pub is_inactive: bool,
     /// Limits of the key.
     pub limits: Limits,
-    /// What the key may call, in the order of API ids; empty for a master key.
+    /// APIs that the key may call, in the order of their ids; empty for a master key.
     pub rights: Box<[Right]>,
     /// The password of basic authentication.
     pub password: Option<Password>,
@@ -55,14 +55,14 @@ pub struct Limits {
     pub renewal: Option<u64>,
 }
 
-/// What a key may do with one API.
+/// Rights of a key to one API.
 #[derive(Debug)]
 pub struct Right {
     /// The API.
     pub api: Box<str>,
     /// Versions; none: all.
     pub versions: Box<[Box<str>]>,
-    /// What it may call of the API; none: all.
+    /// Paths of the API that it may call; none: all.
     pub allowed: Box<[Allowed]>,
     /// Limits of their own, and the name under which they count.
     pub limits: Option<(Limits, Box<str>)>,
@@ -194,7 +194,7 @@ impl Session {
         }
     }
 
-    /// What the key may do with an API. A master key has no rights of its own.
+    /// Rights of the key to an API. A master key has no rights of its own.
     #[must_use]
     pub fn right(&self, api: &str) -> Option<&Right> {
         let at = self.rights.binary_search_by(|right| (*right.api).cmp(api)).ok()?;

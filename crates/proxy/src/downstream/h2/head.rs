@@ -19,12 +19,12 @@ pub(super) struct Head {
     pub(super) priority: Option<Priority>,
 }
 
-/// Why a request is not served.
+/// Reasons for not serving a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Not a request of HTTP/2: its stream is reset.
     Malformed(&'static str),
-    /// It is answered.
+    /// An answer instead.
     Rejected(Reject),
 }
 

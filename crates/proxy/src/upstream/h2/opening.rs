@@ -24,7 +24,7 @@ pub(crate) struct Opening {
 /// The end of an opening.
 #[derive(Debug, Clone, Copy)]
 enum Outcome {
-    /// It is time to look for a connection again.
+    /// The opening is over: another look for a connection is due.
     Over,
     /// There will be none.
     Failed(OpenFailure),

@@ -254,7 +254,7 @@ mod tests {
         block.finish(out, DEFAULT_FRAME_SIZE, ends);
     }
 
-    /// What becomes of these frames as an answer.
+    /// Verdict on these frames as an answer.
     fn answered(mut frames: &[u8]) -> Result<Answer, &'static str> {
         let (mut answer, mut decoder) = (Answer::default(), Decoder::new(DEFAULT_TABLE_SIZE));
         while let Some(header) = Header::read(frames) {
