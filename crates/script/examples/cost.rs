@@ -16,6 +16,11 @@ use weir_wire::target::PathRules;
 const CALLS: u32 = 200_000;
 
 fn main() {
+    // Calls run on the runtime of a worker.
+    weir_runtime::block_on(async { measure() }).expect("a runtime");
+}
+
+fn measure() {
     for (what, text) in [
         ("nothing", "return function() end"),
         (

@@ -1,7 +1,7 @@
 -- Globals of scripts: Lua's own, without what reaches the system. An error that ends a call is caught by nobody.
 local raw, entry = ...
-local error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack, xpcall =
-  error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack, xpcall
+local error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack =
+  error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack
 local create, resume, yield = coroutine.create, coroutine.resume, coroutine.yield
 local native_find, sub, byte = string.find, string.sub, string.byte
 local is_ending = raw.is_ending
@@ -42,7 +42,14 @@ local function passed(ok, ...)
 end
 
 function shared.pcall(f, ...) return passed(pcall(f, ...)) end
-function shared.xpcall(f, handler, ...) return passed(xpcall(f, handler, ...)) end
+-- The handler is called behind the error and not within: while an error of the hook that counts instructions is handled, no
+-- hook is called, and a handler that loops would never end.
+local function handled(handler, ok, ...)
+  if ok then return ok, ... end
+  if is_ending() then error((...), 0) end
+  return false, handler(...)
+end
+function shared.xpcall(f, handler, ...) return handled(handler, pcall(f, ...)) end
 
 -- Coroutines. A wait inside of one passes through to the gateway.
 local WAIT = {}
@@ -55,12 +62,17 @@ local function results(ok, ...)
   if not ok then error((...), 0) end
   return ...
 end
+-- A function with a pcall at its bottom: an error that leaves a hook ends there, and is raised anew outside of the hook.
+local function guarded(f)
+  return function(...) return results(pcall(f, ...)) end
+end
+entry.guarded = guarded
 shared.coroutine = {
-  create = create, yield = yield, status = coroutine.status, running = coroutine.running,
+  create = function(f) return create(guarded(f)) end, yield = yield, status = coroutine.status, running = coroutine.running,
   isyieldable = coroutine.isyieldable,
   resume = function(thread, ...) return going(thread, resume(thread, ...)) end,
   wrap = function(f)
-    local thread = create(f)
+    local thread = create(guarded(f))
     return function(...) return results(going(thread, resume(thread, ...))) end
   end,
 }

@@ -114,15 +114,19 @@ function entry.encode(value) return raw.json_encode(value) end
 
 function entry.load(form, hook, texts, conf)
   local value = conf ~= "" and json.decode(conf) or {}
-  return makers[form](hook, texts, value)
+  local made = makers[form](hook, texts, value)
+  for name, f in pairs(made) do made[name] = entry.guarded(f) end
+  return made
 end
+entry.load = entry.guarded(entry.load)
+entry.check = entry.guarded(entry.check)
 
 -- A template's expression over tables of a request.
 local function view(read, kind)
   return setmetatable({}, { __index = function(_, name) return read(kind, tostring(name)) end })
 end
 function entry.template(f, read, shared)
-  local value = f(view(read, 0), view(read, 1), view(read, 2), shared or {})
+  local value = entry.guarded(f)(view(read, 0), view(read, 1), view(read, 2), shared or {})
   if value == nil then return nil end
   return tostring(value)
 end

@@ -44,8 +44,9 @@ impl Function {
         let loaded = engine.limit_memory().and_then(|()| {
             let globals: Table = engine.entry("globals")?.call(())?;
             let chunk = engine.load(&self.0.name, &format!("return {}", self.0.text), globals)?;
+            let chunk: mlua::Function = engine.entry("guarded")?.call(chunk)?;
             match chunk.call::<Value>(())? {
-                Value::Function(function) => Ok(function),
+                Value::Function(function) => engine.entry("guarded")?.call(function),
                 other => {
                     Err(mlua::Error::runtime(format!("expected function(vars) … end, found a {}", other.type_name())))
                 }

@@ -42,7 +42,8 @@ impl Module {
     fn of(engine: &Engine, name: &str, source: &str) -> mlua::Result<Self> {
         engine.limit_memory()?;
         let globals: Table = engine.entry("globals")?.call(())?;
-        let table = match engine.load(name, source, globals)?.call::<Value>(())? {
+        let chunk: mlua::Function = engine.entry("guarded")?.call(engine.load(name, source, globals)?)?;
+        let table = match chunk.call::<Value>(())? {
             Value::Table(table) => table,
             other => {
                 let text = format!("expected a file that returns a table, it returns a {}", other.type_name());

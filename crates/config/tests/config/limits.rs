@@ -511,11 +511,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             Owner::Upstream => {
                 (json!({ "upstreams": [field(json!({ "nodes": {} }))] }), format!("upstreams[0].{}", entry.field))
             }
-            Owner::Meta => {
-                let meta = field(json!({}));
-                let path = format!("global_rules[0].plugins.prometheus._meta.{}", entry.field);
-                (json!({ "global_rules": [{ "plugins": { "prometheus": { "_meta": meta } } }] }), path)
-            }
         };
         let loaded = load_with(&document.to_string(), &OPTIONS);
         let errors: Vec<_> = loaded.errors().collect();

@@ -222,8 +222,6 @@ mod tests {
     use weir_admin::Audience;
     use weir_store::{Keyring, Kind, Secrets};
 
-    use crate::source::scripts::definitions;
-
     use super::{Curtain, SecretFields};
 
     #[test]
