@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_batch_has_one_record() {
         let batch = record_batch(Some("k"), b"hello", 1);
-        let record = b"\x1a\x00\x00\x00\x02k\x0ahello\x00";
+        let record = b"\x18\x00\x00\x00\x02k\x0ahello\x00";
         assert!(batch.ends_with(record), "{batch:x?}");
         assert_eq!(batch.len(), 61 + record.len());
         assert_eq!(batch[8..12], ((batch.len() - 12) as u32).to_be_bytes());
