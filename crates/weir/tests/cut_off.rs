@@ -127,14 +127,15 @@ fn a_named_pipe_is_refused_wherever_a_file_is_named() {
     let (cert, key, ca) = (set("admin.tls.cert"), set("admin.tls.key"), set("admin.tls.client_ca"));
     let (etcd_cert, etcd_key) = (set("deployment.etcd.tls.cert"), set("deployment.etcd.tls.key"));
     let etcd_ca = set("deployment.etcd.tls.ca");
-    let etcd = ["run", "--set", "deployment.config_provider=etcd"];
+    let data = folder.path().join("data").display().to_string();
+    let etcd = ["run", "--data-dir", &data, "--set", "deployment.config_provider=etcd"];
     let cases: &[&[&str]] = &[
         &["check", &pipe],
         &["run", &pipe],
         &["explain", &pipe, "--request", "/a"],
         &["check", &rules, "--settings", &pipe],
         &["run", &rules, "--settings", &pipe],
-        &["run", &rules, "--admin", "127.0.0.1:0", "--set", &cert, "--set", &key, "--set", &ca],
+        &["run", &rules, "--data-dir", &data, "--admin", "127.0.0.1:0", "--set", &cert, "--set", &key, "--set", &ca],
         &[&etcd[..], &["--set", &etcd_cert, "--set", &etcd_key]].concat(),
         &[&etcd[..], &["--set", &etcd_ca]].concat(),
     ];
