@@ -56,7 +56,7 @@ impl fmt::Debug for Backend {
     }
 }
 
-/// What a change does.
+/// A step of a change.
 #[derive(Debug)]
 pub(crate) enum Step {
     Put(Record),

@@ -18,7 +18,7 @@ use crate::usage::{Amount, Usage};
 #[derive(Debug, Clone)]
 pub(crate) struct Counts(Arc<PlanCounts>);
 
-/// What an application has used of a limit.
+/// Use of a limit by an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Used {
     /// Position of the metric.

@@ -5,7 +5,7 @@ use crate::params::{self, Params};
 /// Name of the field.
 pub(crate) const FIELD: &str = "3scale-options";
 
-/// What a call asks for.
+/// Extensions that a call asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     /// The code of a refusal in `3scale-rejection-reason`.

@@ -19,7 +19,7 @@ use crate::params::{Params, parse};
 /// Longest id, name or key in bytes.
 const TEXT: usize = 512;
 
-/// What is answered: a status, and JSON.
+/// An answer: a status, and JSON.
 #[derive(Debug)]
 struct Reply {
     status: u16,

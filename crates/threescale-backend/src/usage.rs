@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::catalog::Indexed;
 use crate::fault::Fault;
 
-/// What becomes of a count.
+/// Change of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Amount {
     /// So much is added.

@@ -21,7 +21,7 @@ pub(super) struct Made {
     pub(super) missing: Vec<String>,
 }
 
-/// What a conversion of one plugin says.
+/// Outcome of the conversion of one plugin.
 type Outcome = Result<(&'static str, Value), String>;
 
 impl Made {

@@ -159,7 +159,7 @@ pub(crate) struct ConsumerConf {
     hash_secret: bool,
 }
 
-/// What belongs to a client beside its secret.
+/// Properties of a client beside its secret.
 #[derive(Clone, Debug)]
 struct Client {
     redirect_uris: Arc<[String]>,

@@ -185,7 +185,7 @@ struct Tracing {
     channel: Option<Arc<Channel>>,
 }
 
-/// What spans show.
+/// Facts that spans show.
 #[derive(Debug)]
 struct Shown {
     service: String,

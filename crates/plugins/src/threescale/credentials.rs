@@ -224,7 +224,7 @@ fn is_same_field(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().map(plain).eq(other.iter().map(plain))
 }
 
-/// What follows a scheme in the field `Authorization`.
+/// Text that follows a scheme in the field `Authorization`.
 fn authorization<'c>(cx: &'c RequestCx<'_>, scheme: &str) -> Option<&'c [u8]> {
     let value = cx.request().field_str("authorization")?;
     let (known, rest) = value.split_at_checked(scheme.len())?;

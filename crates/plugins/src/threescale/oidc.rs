@@ -18,7 +18,7 @@ use crate::auth::openid_connect::claims::check_times;
 use crate::auth::openid_connect::jose::{Claims, Jwt, KeySet, Verdict};
 use crate::auth::openid_connect::provider::{Provider, ProviderConf};
 
-/// What is known of a provider: an element of `oidc`.
+/// Facts about a provider: an element of `oidc`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Conf {

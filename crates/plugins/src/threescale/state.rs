@@ -1,4 +1,4 @@
-//! What the chain of a service keeps on a request.
+//! State that the chain of a service keeps on a request.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

@@ -88,7 +88,7 @@ struct Entry {
     is_asked: bool,
 }
 
-/// What a worker knows of a request.
+/// A verdict on a request, as a worker remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     /// The backend has let the same request pass, not long ago.

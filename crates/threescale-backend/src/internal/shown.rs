@@ -1,4 +1,4 @@
-//! What is only shown: errors of a service, and the use of an application's limits.
+//! Reports: errors of a service, and the use of an application's limits.
 
 use std::sync::PoisonError;
 

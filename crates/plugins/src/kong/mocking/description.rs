@@ -100,7 +100,7 @@ fn base_path(root: &Value) -> String {
     root["basePath"].as_str().unwrap_or(path).to_owned()
 }
 
-/// What a reference within the description leads to.
+/// Target of a reference within the description.
 fn resolved<'v>(root: &'v Value, value: &'v Value) -> &'v Value {
     let target = value["$ref"].as_str().and_then(|path| path.strip_prefix('#'));
     target.and_then(|path| root.pointer(path)).unwrap_or(value)

@@ -25,7 +25,7 @@ impl Purpose {
     }
 }
 
-/// What a client has been granted.
+/// Rights that a client has been granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Grant {
     /// Id of the service; `None`: all services with `global_credentials`.

@@ -29,7 +29,7 @@ struct Command {
     value_type: TextType,
 }
 
-/// What is done with a field, or an argument.
+/// Operation on a field, or on an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Op {

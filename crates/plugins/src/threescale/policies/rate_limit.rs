@@ -102,7 +102,7 @@ fn one() -> u64 {
     1
 }
 
-/// What a limiter counts.
+/// Measure of a limiter, with its bounds.
 #[derive(Debug, Clone, Copy)]
 enum Measure {
     Connections { conn: u64, burst: u64, delay_ms: f64 },

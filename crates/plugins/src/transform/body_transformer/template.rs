@@ -91,7 +91,7 @@ pub(super) enum Operator {
     Modulo,
 }
 
-/// What a template is rendered with.
+/// Values with which a template is rendered.
 pub(super) struct Input<'a> {
     pub(super) fields: &'a Table,
     pub(super) body: Option<&'a [u8]>,
