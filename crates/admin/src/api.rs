@@ -255,7 +255,7 @@ impl Api {
         {
             return outcome;
         }
-        // Who sends no key, or leaves it to the browser to send one, must not be somebody else's page.
+        // A client that sends no key, or leaves it to the browser to send one, must not be somebody else's page.
         let foreign = self
             .options
             .hosts

@@ -114,7 +114,7 @@ impl FamilyDoor {
         }
         let (head, body) = request.into_parts();
         let key = head.headers.get(self.family.key_field()).map(|value| value.to_str().unwrap_or_default());
-        // Who sends no key must not be somebody else's page.
+        // A client without a key must not be somebody else's page.
         if (keys.is_open() || key.is_none())
             && let Some(reason) = hosts.refusal(&head.uri, &head.headers, peer.local)
         {

@@ -127,13 +127,13 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// Explains the treatment of a request: a method and a URL, fields, and the client's address.
     ///
     /// # Errors
-    /// Why that is no request.
+    /// Reason that the text is no request.
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
 
     /// A request that the gateway can send to itself.
     ///
     /// # Errors
-    /// Why that is no request, or cannot be sent.
+    /// Reason that the text is no request, or cannot be sent.
     fn own_request(&self, _request: &str, _fields: Vec<(String, String)>) -> Result<OwnRequest, String> {
         Err("this gateway has no listener that a request can be sent to".to_owned())
     }

@@ -22,13 +22,13 @@ pub trait LoginProvider: Send + Sync + fmt::Debug {
     /// The address that a browser is sent to.
     ///
     /// # Errors
-    /// Why the provider cannot be asked.
+    /// Reason that the provider cannot be asked.
     fn begin(&self, state: &str, nonce: &str, challenge: &str) -> Result<String, String>;
 
     /// The person for whom the provider has given this code.
     ///
     /// # Errors
-    /// Why nobody is let in.
+    /// Reason that nobody is let in.
     fn finish(&self, code: &str, verifier: &str, nonce: &str) -> Result<Visitor, String>;
 }
 

@@ -114,7 +114,7 @@ fn run(machines: &mut Machines, call: Call) -> Result<String, Fault> {
     };
     let result = machine.call(&name, &arguments, host);
     let is_full = machine.bytes() > program.limits.memory as u64 / 2;
-    // What is left of a script that was ended is not relied on, and what a script piles up is dropped.
+    // The remains of a script that was ended are not relied on, and the memory that a script piles up is dropped.
     if matches!(result, Err(Fault::Time | Fault::Memory)) || is_full {
         machines.remove(&program.number);
     }

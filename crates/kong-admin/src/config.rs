@@ -71,7 +71,7 @@ impl Config {
         if !faults.0.is_empty() {
             return Err(refused(&read, &faults));
         }
-        // What is below is based on a store that has been read.
+        // The steps below are based on a store that has been read.
         live.entities().await;
         let (flight, ()) = live.prepare(|before| Ok::<_, FamilyAnswer>((changes(before, &made), ())))?;
         if let Err(error) = flight.make(&request.author).await {

@@ -20,7 +20,7 @@ use crate::{body, made};
 
 /// Answers a request that changes something.
 pub(crate) async fn write(target: &Target<'_>, live: &Live, request: &FamilyRequest) -> Outcome {
-    // What is below is based on a store that has been read.
+    // The steps below are based on a store that has been read.
     live.entities().await;
     if request.method == Method::DELETE {
         return delete(target, live, request).await;

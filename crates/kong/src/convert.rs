@@ -90,7 +90,7 @@ struct Conversion {
     global: Map<String, Value>,
     /// Names of plugins that some more specific place configures as well.
     specific: HashSet<String>,
-    /// What the services were given, by their ids, for the routes that lie over them.
+    /// Settings of the services by their ids, for the routes that lie over them.
     services: Vec<(String, Made)>,
     /// True if secrets of `jwt` are written in base64.
     has_base64_secrets: bool,
@@ -113,7 +113,7 @@ impl Conversion {
         for (kind, item) in kinds.into_iter().flat_map(|kind| lowered.items(kind).map(move |(item, _)| (kind, item))) {
             let plugins = plugins_of(&item.to_json());
             has_base64_secrets |= plugins.get("jwt").is_some_and(|conf| conf["secret_is_base64"] == true);
-            // What a consumer has of these are its groups and its names.
+            // Of these a consumer has its groups and its names.
             let is_own = |name: &str| kind == ResourceKind::Consumers && matches!(name, "acl" | "consumer");
             if kind != ResourceKind::PluginConfigs {
                 specific.extend(plugins.into_iter().map(|(name, _)| name).filter(|name| !is_own(name)));

@@ -1,7 +1,7 @@
 //! Manifests of Kubernetes as Kong's ingress controller reads them: Ingress, HTTPRoute, Service with EndpointSlice,
 //! KongPlugin, KongClusterPlugin, KongConsumer and Secret. They become a declarative configuration.
 //!
-//! What is told of an entity names the manifest that it was made from.
+//! Findings about an entity name the manifest that it was made from.
 
 mod entities;
 mod objects;

@@ -12,7 +12,7 @@ const SLACK: f64 = 120.0;
 /// the provider's keys.
 ///
 /// # Errors
-/// Why the token says nothing.
+/// Reason that the token says nothing.
 pub fn id_token(
     token: &str,
     keys: &[u8],

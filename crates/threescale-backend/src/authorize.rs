@@ -29,7 +29,7 @@ pub(crate) struct Verdict<'c> {
     pub(crate) refusal: Option<Fault>,
     /// The application's limits, with what was used before this call.
     pub(crate) used: Vec<Used>,
-    /// What the call uses; `None` for one without usage.
+    /// Usage of the call; `None` for one without.
     pub(crate) usage: Option<Usage>,
     /// True if the call names its redirect address `redirect_uri`.
     pub(crate) says_uri: bool,
@@ -183,7 +183,7 @@ impl Verdict<'_> {
         })
     }
 
-    /// What is used of a limit, with this call if it has counted.
+    /// Use of a limit, with this call if it has counted.
     pub(crate) fn count_after(&self, used: &Used) -> u64 {
         let counted = self.usage.as_ref().filter(|_| self.kind.reports && self.refusal.is_none());
         let amount = counted.and_then(|usage| usage.of(used.metric));

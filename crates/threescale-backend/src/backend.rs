@@ -150,7 +150,7 @@ fn changes(catalog: &Catalog, steps: &[Step]) -> serde_json::Result<Vec<Change>>
 /// The services and applications of a store.
 ///
 /// # Errors
-/// What is stored is nothing of the backend's.
+/// The stored value is not one of the backend's.
 pub fn stored(listing: &Listing) -> Result<Catalog, String> {
     let read = |item: &weir_store::Item| {
         serde_json::from_str::<Record>(&item.value).map_err(|error| format!("{}: {error}", item.key))

@@ -37,7 +37,7 @@ impl Counts {
         Self(counts)
     }
 
-    /// What an application has used of all its limits at a time in milliseconds since 1970, in the order of the metrics.
+    /// Use of all limits of an application at a time in milliseconds since 1970, in the order of the metrics.
     pub(crate) fn used(&self, service: &Indexed, application: &Application, now: u64) -> Vec<Used> {
         let limits = service.limits(application.plan_id.as_deref());
         let used = limits.iter().map(|limit| {

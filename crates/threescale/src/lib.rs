@@ -5,7 +5,7 @@
 //! portal ─► portal: documents ─┴─► front_end ─► service: one form of all fields ─► lower: a route with the plugin `service`
 //! ```
 //!
-//! What services answer is the work of plugins (`weir_plugins::threescale`), so that nothing else on the path of a request
+//! Answers of services are the work of plugins (`weir_plugins::threescale`), so that nothing else on the path of a request
 //! knows the family.
 
 #![allow(

@@ -131,7 +131,7 @@ impl GatewayApi {
         let Some(storage) = &self.storage else { return Ok(()) };
         let epoch = self.sessions.compiled(name).map_or(0, |session| session.quota_epoch);
         storage.put(name, session, epoch).map_err(|error| {
-            // What is not stored is not served.
+            // A definition that is not stored is not served.
             match before {
                 Some(before) => drop(self.sessions.put(name, before, true)),
                 None => drop(self.sessions.remove(name)),

@@ -7,7 +7,7 @@
 //!                                           └─► apis, policies ─► the files, and a reload
 //! ```
 //!
-//! What Tyk answers is the work of plugins (`weir_plugins::tyk`), so that nothing else on the path of a request knows the
+//! Tyk's answers are the work of plugins (`weir_plugins::tyk`), so that nothing else on the path of a request knows the
 //! family.
 
 #![allow(

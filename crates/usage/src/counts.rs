@@ -188,7 +188,7 @@ impl Keeper {
             };
             database.put(&self.batch)?;
             self.batch.clear();
-            // What has changed meanwhile is for the next time.
+            // Changes made meanwhile are for the next time.
             if taken < BATCH {
                 return Ok(());
             }

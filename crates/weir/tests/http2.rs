@@ -233,7 +233,7 @@ fn an_answer_may_come_before_the_request_has_ended() {
         assert_eq!((response.status, response.text().as_str()), (202, "early"));
         let reset = client.until(|frame| matches!(frame, Frame::Reset { .. }));
         assert_eq!(reset, Frame::Reset { stream: id, code: ErrorCode::NoError });
-        // What is on its way is dropped.
+        // Frames on their way are dropped.
         client.data(id, b"late", true);
     }
     assert_eq!(client.get("/").status, 202);
@@ -318,7 +318,7 @@ fn websockets_are_streams() {
     client.data(id, b"", true);
     client.until(|frame| matches!(frame, Frame::Data { stream, ends: true, .. } if *stream == id));
 
-    // Where the route does not allow it, nothing may look like success.
+    // On a route that does not allow it, nothing may look like success.
     let gateway = Start::new(route(false)).http2().start();
     let mut client = H2Client::connect(gateway.addr);
     let id = client.open(&connect, false);

@@ -158,7 +158,7 @@ fn produced(code: i16) -> Vec<u8> {
 fn a_broker_that_lies_or_is_slow() {
     let origin = Origin::hello();
     type Answer = fn(i16, &[u8]) -> Option<Vec<u8>>;
-    // What it answers to messages, what the log says, and how many messages it is sent.
+    // The broker's answer to messages, the words of the log, and the number of messages that it is sent.
     let cases: [(&str, Answer, &str, usize); 6] = [
         ("a message that is too large", |_, _| Some(produced(10)), "message.max.bytes", 1),
         ("another leader", |_, _| Some(produced(6)), "no leader for the partition", 1),

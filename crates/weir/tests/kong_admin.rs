@@ -74,7 +74,7 @@ fn changes_of_entities_are_live_when_they_are_answered() {
     assert_eq!(send(&gateway, "DELETE", &path, "").status, 204);
     assert_eq!(send(&gateway, "DELETE", &path, "").status, 204, "what is not there is gone");
     assert_eq!(status("/y?apikey=k1"), 401);
-    // What belongs to an entity goes along; what refers to it keeps it.
+    // Children of an entity are deleted with it; a reference to it keeps it.
     assert_eq!(ask(&gateway, "DELETE", "/services/s1", "").1["fields"], json!({ "@referenced_by": "routes" }));
     assert_eq!(send(&gateway, "DELETE", "/routes/r1", "").status, 204);
     assert_eq!(must(&gateway, "GET", "/plugins", "")["data"], json!([]));
@@ -364,7 +364,7 @@ fn the_calls_of_deck_leave_no_difference() {
     let (gateway, origin) = (start(), Origin::echo());
     let node = must(&gateway, "GET", "/", "");
     assert_eq!((&node["version"], &node["edition"]), (&"3.9.3".into(), &"community".into()));
-    // What a dump reads; kinds that open source lacks may be missing.
+    // Lists that a dump reads; kinds that open source lacks may be missing.
     for path in
         ["/services", "/routes", "/plugins", "/consumers", "/certificates", "/snis", "/upstreams", "/ca_certificates"]
     {

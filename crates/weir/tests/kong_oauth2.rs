@@ -292,7 +292,7 @@ fn refusals_are_kongs() {
             assert!(text(&body, "error_description").starts_with(description), "{body}");
         },
     );
-    // Where the client is known, its page is told.
+    // A known client's page gets the error.
     for (form, error) in [
         ("response_type=token&scope=read", "unsupported_response_type"),
         ("response_type=code", "invalid_scope"),

@@ -133,5 +133,6 @@ mod upgrade;
 mod upstreams;
 mod usage;
 mod websocket;
+mod wording;
 mod workers;
 mod workspace;

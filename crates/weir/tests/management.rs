@@ -257,7 +257,7 @@ fn a_developer_looks_after_applications_and_keys() {
     }
     assert_eq!(ask(&gateway, OWNER, "GET", "weir/v1/self", &Value::Null).0, 401);
 
-    // What is used of the plan, and a new beginning.
+    // Use of the plan, and a new beginning.
     let (_, quotas) = own("GET", "/quotas", Value::Null);
     let expected = json!({ "plan": "two", "limit": 2, "per": "year", "window": "fixed", "scope": "plan", "used": 2, "remaining": 0 });
     let count = &quotas["applications"][0]["counts"][0];
@@ -317,7 +317,7 @@ fn a_developer_looks_after_applications_and_keys() {
         let (status, answer) = manage(method, path, body.clone());
         assert_eq!(status, expected, "{method} {path} {body}: {answer}");
     }
-    // Who has done what.
+    // The audit log: each change with its author.
     let (_, audit) = manage("GET", "audit?actor=developer%20anna&kind=credentials", Value::Null);
     let entries = audit["entries"].as_array().expect("entries");
     let told: Vec<(&str, &str)> = entries

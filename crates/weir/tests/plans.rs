@@ -315,7 +315,7 @@ fn gateways_share_quotas_by_leases() {
         (granted(&redis) == 2 * COUNT).then_some(())
     });
     passed += overload(&gateways, 20);
-    // What the killed gateway held: two workers, each with a quarter of the rest at the most.
+    // The lease of the killed gateway: two workers, each with a quarter of the rest at the most.
     assert!(passed > COUNT / 2, "{passed}");
     // A gateway that starts holds nothing by itself.
     gateways.push(start());

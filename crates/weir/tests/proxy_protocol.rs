@@ -104,7 +104,7 @@ fn connections_without_a_good_header_are_closed() {
     cut.expect_close();
     gateway.await_metric("weir_client_errors_total", &[("reason", "proxy_header")], count + 2.0);
 
-    // Who looks whether something listens, and says nothing, is no error.
+    // A probe that connects and sends nothing is no error.
     let silent = gateway.client();
     silent.sender().shutdown(Shutdown::Both).expect("end both sides");
     drop(silent);

@@ -174,7 +174,7 @@ fn tls_is_passed_on_by_name() {
         assert_eq!(redis_cli(port, &more, &["SET", "who", name]), "OK");
         assert_eq!(server.cli(&["GET", "who"]), *name);
     }
-    // What is no TLS goes where no name is asked for.
+    // A connection without TLS takes the route that asks for no name.
     assert_eq!(redis_cli(port, &[], &["PING"]), "PONG");
     // Workers write their lines each.
     let mut lines: Vec<_> = (0..3).map(|_| gateway.line()).collect();
@@ -378,7 +378,7 @@ fn a_store_changes_stream_routes_while_streams_go_on() {
     assert_eq!(status, 400, "{answer}");
     let (status, answer) = gateway.ask("PUT", "stream_routes/2", r#"{"upstream_id":"v"}"#);
     assert_eq!(status, 400, "{answer}");
-    // What requests would use it for is refused.
+    // Uses by requests are refused.
     let (status, answer) = gateway.ask("PUT", "routes/1", r#"{"uri":"/","upstream_id":"u"}"#);
     assert_eq!(status, 400, "{answer}");
     gateway.must("DELETE", "stream_routes/1", "");

@@ -101,7 +101,7 @@ fn usage_report<'x>(xml: &'x str, metric: &str, period: &str) -> Option<&'x str>
     Some(rest.split_once("</usage_report>")?.0)
 }
 
-/// What a document says is used of a limit.
+/// Use of a limit, as a document gives it.
 fn used(xml: &str, metric: &str, period: &str) -> u64 {
     let report = usage_report(xml, metric, period).unwrap_or_else(|| panic!("no {metric} per {period} in {xml}"));
     let value = element(report, "current_value").and_then(|text| text.parse().ok());

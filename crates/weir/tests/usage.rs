@@ -82,7 +82,7 @@ fn every_request_is_counted_once_under_load() {
     let (origin, folder) = (origin(), tempfile::tempdir().expect("a folder"));
     let gateway = start(folder.path(), "");
     configure(&gateway, &origin);
-    // What each round sends: the request, and its status.
+    // Requests of each round, with their statuses.
     let requests = [
         (with_key("/orders/1", "k-jack"), 200),
         (with_key("/orders/fail", "k-phone"), 503),

@@ -138,7 +138,7 @@ fn nodes_that_choose_http2_switch_over_http1() {
     let upstream = json!({ "scheme": "https", "http2": true, "nodes": { (front.https.expect("an address for TLS").to_string()): 1 } });
     let gateway = Start::new(route_with(json!({ "enable_websocket": true }), upstream)).http2().start();
     for _ in 0..2 {
-        // What is no handshake of WebSocket is refused by the node.
+        // A request that is no WebSocket handshake is refused by the node.
         assert_eq!(gateway.get("/").status, 426);
         assert_eq!(Peer::start(&["echo", &format!("ws://{}/", gateway.addr)]).says(), "ok");
         assert_eq!(peer.says(), "close 1000");

@@ -206,7 +206,7 @@ impl Wanted {
         let (page, size) = self.page;
         let from = (page - 1).saturating_mul(size).min(total);
         let end = from.saturating_add(size).min(total);
-        // What comes behind the page and ahead of it stays in any order.
+        // Entries behind the page and ahead of it stay in any order.
         if end < items.len() {
             items.select_nth_unstable_by(end, order);
             items.truncate(end);

@@ -230,7 +230,7 @@ mod tests {
     use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
     const ECHO: &str = "syntax = \"proto3\";\npackage echo;\nimport \"google/protobuf/empty.proto\";\n\
-        // What is said.\nmessage Say { string text = 1; map<string, int32> n = 2; }\n\
+        // A message with a text.\nmessage Say { string text = 1; map<string, int32> n = 2; }\n\
         service Echo { rpc Say(Say) returns (stream google.protobuf.Empty); }\n";
 
     #[test]

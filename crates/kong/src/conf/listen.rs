@@ -26,7 +26,7 @@ fn addresses(value: &str, given: &mut Given) -> Vec<Address> {
                 "http2" => address.is_http2 = true,
                 "udp" => address.is_udp = true,
                 "proxy_protocol" => address.proxy_protocol = true,
-                // How the socket is opened is the gateway's own affair: one for each worker.
+                // The way of opening the socket is the gateway's own affair: one for each worker.
                 "reuseport" | "deferred" | "bind" => {}
                 _ if word.split('=').count() == 2 => {}
                 _ => given.fail("addresses with parameters such as ssl, http2 and proxy_protocol"),

@@ -108,7 +108,7 @@ fn active<'n>(
         }
     }
     if matches!(kind, Some("tcp" | "grpc" | "grpcs")) {
-        // What has no meaning there is written by dumps nevertheless.
+        // Dumps write fields that have no meaning there nevertheless.
         ["http_path", "https_verify_certificate"].iter().for_each(|field| drop(active.remove(field)));
     }
     let host = at(&["active", "https_sni"]).or_else(|| at(&["active", "headers"])?.get("Host")?.as_seq()?.first());

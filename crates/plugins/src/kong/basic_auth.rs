@@ -141,7 +141,7 @@ impl Plugin for Checked {
             }
             None => self.caller.refuse(cx, "Unauthorized"),
         };
-        // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
+        // Scratch memory may be read by the next plugin or request, were there a fault elsewhere.
         room.fill(0);
         cx.put_scratch(room);
         flow

@@ -132,7 +132,7 @@ impl Verdicts {
 }
 
 impl Table {
-    /// What is known of a request. With `batches`, refusals count as well, and nothing is stale.
+    /// Verdict known for a request. With `batches`, refusals count as well, and nothing is stale.
     pub(super) fn look(&self, key: &[u8], now: u64, batches: bool) -> Known {
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.all.get_mut(key).filter(|entry| entry.end > now) else { return Known::Nothing };

@@ -139,7 +139,7 @@ impl Meter {
     /// The counts where `conf` says.
     ///
     /// # Errors
-    /// What is wrong with the fields of Redis.
+    /// Findings about the fields of Redis.
     pub(crate) fn new(conf: &MeterConf, build: &BuildCx<'_>) -> Result<Self, Invalid> {
         let version = if conf.lease { "lease" } else { "count" };
         let remote = conf.redis.topology(conf.policy)?.map(|topology| {

@@ -387,7 +387,7 @@ impl Caching {
         }
         for part in &self.key {
             part.render(cx.source(), &mut key);
-            // What stands side by side cannot be taken for something else.
+            // Lengths keep neighbouring parts apart.
             key.push(0);
         }
         key

@@ -330,7 +330,7 @@ impl Redis {
     /// Runs a script.
     ///
     /// # Errors
-    /// Why there is no result; the reason is logged already.
+    /// Reason that there is no result; it is logged already.
     pub(crate) async fn run(&self, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, Error> {
         let worker = self.worker();
         self.finish(&worker, worker.client.run(script, key, arguments)).await

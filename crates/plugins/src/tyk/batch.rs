@@ -147,7 +147,7 @@ impl Item {
         };
         line("Host", outer.field_str("host").unwrap_or(b"localhost"));
         for (name, value) in &self.headers {
-            // What frames a message or belongs to a connection is the gateway's own.
+            // Fields that frame a message or belong to a connection are the gateway's own.
             const OWN: [&str; 6] = ["host", "connection", "content-length", "transfer-encoding", "upgrade", "te"];
             if OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
                 continue;

@@ -142,7 +142,7 @@ impl Plugin for Sharing {
                 cx.set_field(&self.expose_headers, &self.exposed);
             }
         } else {
-            // What the upstream says of origins is not this gateway's answer.
+            // The upstream's fields about origins are not this gateway's answer.
             cx.remove_field(&self.allow_origin);
         }
         cx.put_scratch(text);

@@ -157,7 +157,7 @@ impl Define for Paths {
                 version.build(&upstream, build)?;
                 for (at, (_, breaker)) in version.breakers.0.iter_mut().enumerate() {
                     let state = format!("tyk breaker {api} {number} {at} {breaker:?}");
-                    // What is counted outlives a change that leaves the breaker as it is.
+                    // Counts outlive a change that leaves the breaker as it is.
                     *breaker = build.states.get_or_create(&state, || breaker.anew());
                 }
             }

@@ -107,7 +107,7 @@ impl<S: ClientStream> Task<S> {
             self.end_service(connection);
             let was_congested = connection.is_congested();
             self.write(cx, connection);
-            // What was not read for want of room in the write buffer is there still.
+            // Frames that were not read for want of room in the write buffer are there still.
             if !was_congested || connection.is_congested() || self.has_ended {
                 break;
             }
@@ -282,7 +282,7 @@ impl<S: ClientStream> Task<S> {
         }
         connection.go_away();
         connection.die();
-        // What can be sent at once is.
+        // Frames that fit are sent at once.
         self.write(cx, connection);
         self.has_ended = waits == Waits::Room;
         Poll::Ready(())

@@ -243,7 +243,7 @@ fn run(seed: u64, is_server: bool) -> usize {
             }
         }
     }
-    // What is left of tasks ends, whatever has become of the connection.
+    // Remaining tasks end, whatever has become of the connection.
     for key in tasks.0 {
         connection.close(key, ErrorCode::Cancel);
     }

@@ -107,7 +107,7 @@ impl<P: Carrier> Session<P> {
             return Err(Failure::internal("the upstream that a plugin has chosen is for another protocol"));
         }
         let node = self.connect(upstream).await?;
-        // What plugins and logs read stays, the buffers go.
+        // The values that plugins and logs read stay, the buffers go.
         self.x.request.buffer.shrink(0);
         self.x.response.buffer.shrink(0);
         let turn = self.x.upstream.tried.last().and_then(|turn| upstream.nodes.get(usize::from(*turn)));
@@ -168,7 +168,7 @@ impl<P: Carrier> Session<P> {
             let took = x.times.now - begin;
             let error = match connected {
                 Ok(stream) => {
-                    // Whether a node is there shows over UDP with its first answer.
+                    // Over UDP the first answer shows that a node is there.
                     if P::TRANSPORT == Transport::Tcp {
                         aside::clear(&runner.worker, &node.endpoint);
                     }

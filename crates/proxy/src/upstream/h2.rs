@@ -96,7 +96,7 @@ impl Stream {
     pub(crate) fn take_head(&mut self, x: &mut Exchange, limits: &Limits) -> Result<bool, Failure> {
         let to = x.request.upstream.method.unwrap_or(x.request.method());
         if let Some(http1) = x.response.parse(limits, to)? {
-            // What follows an interim response is another head.
+            // Another head follows an interim response.
             if x.response.head.status >= 200 {
                 self.incoming.begin(http1.len);
                 self.take_end(&mut x.response.buffer);
@@ -213,7 +213,7 @@ impl Sink for Stream {
 
     fn poll_flush(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<io::Result<()>> {
         let Some(key) = self.key else { return Poll::Ready(Err(self.error())) };
-        // What was taken is the connection's.
+        // Bytes that were taken belong to the connection.
         let flushed = self.session.connection.borrow_mut().flush(key);
         Poll::Ready(flushed.map_err(|_| self.error()))
     }

@@ -232,7 +232,7 @@ impl Services {
     pub(crate) async fn settled(&self, services: &BTreeSet<Service>, limit: Duration) {
         let mut changes = self.changes();
         let all = async { while !self.is_settled(services) && changes.changed().await.is_ok() {} };
-        // What takes longer comes later.
+        // Longer answers come later.
         let _ = timeout(limit, all).await;
     }
 

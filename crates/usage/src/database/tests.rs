@@ -78,7 +78,7 @@ fn sums_are_the_same_before_and_after_they_are_put_together() {
     }
     assert_eq!(requests(&after[3]), 864);
     assert_eq!(after[3]["rows"].as_array().map(Vec::len), Some(2), "a row for each day");
-    // What comes late is added to what was put together.
+    // A late record is added to its roll-up.
     database.add(&[(MIDNIGHT + 3, piece("jack", 1000))]).expect("written");
     database.tidy(now * 60, 1000, &KEEP).expect("tidied");
     assert_eq!(requests(&ask(&place, &KEEP, "from=-3d&step=day", now)), 1864);

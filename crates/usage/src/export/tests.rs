@@ -90,7 +90,7 @@ fn minutes_are_handed_over_once_and_again_after_a_change() {
     }
     exporter.round(now, &totals).expect("a round");
     assert_eq!(target.calls(), 0, "nothing has changed");
-    // What comes later replaces the minute; what comes for one that is settled stays out.
+    // A later record replaces the minute; one for a settled minute stays out.
     usage.add(&[piece(now, "a", 3), piece(now, "c", 1), piece(OLD, "a", 100)]).expect("sums");
     exporter.round(now, &totals).expect("a round");
     assert_eq!((target.requests(), target.calls()), (19, 1));

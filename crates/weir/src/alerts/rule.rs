@@ -108,7 +108,7 @@ impl Rule {
             "resets_in": note.reset.div_ceil(1000),
             "count": name,
         });
-        // What a plan counts, from the end on: only the caller may have a colon in it.
+        // The parts of a plan's counter, from the end on: only the caller may have a colon in it.
         let parts: Vec<&str> = name.rsplitn(6, ':').collect();
         if let [id, scope, window, per, plan, caller] = parts.as_slice() {
             let (scope, metric) = scope.split_once('/').map_or((*scope, None), |(scope, metric)| (scope, Some(metric)));

@@ -14,7 +14,7 @@ use crate::source::rules::Rules;
 pub(crate) fn convert_file(args: &ConvertArgs) -> Result<(), Failure> {
     let rules = Rules::new(&args.rules, &Settings::default())?;
     let text = rules.read()?;
-    // What cannot be served is not converted either.
+    // A configuration that cannot be served is not converted either.
     let ready = rules.compile(rules.load(&text), 1).map_err(Failure::Refused)?;
     print_findings(&ready.findings);
     drop(ready);

@@ -59,7 +59,7 @@ pub(crate) fn connections(settings: &Settings, descriptors: Option<u64>) -> usiz
 /// Checks the settings and the file of services.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Findings about them.
 pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
     let options = &settings.threescale_backend;
     if settings.listen.threescale_backend == Endpoint::Off {

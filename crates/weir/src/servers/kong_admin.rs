@@ -49,7 +49,7 @@ impl weir_kong_admin::Gateway for KongNode {
     }
 
     fn database(&self) -> &'static str {
-        // What clients know as a store that can be written to; in memory alone entities come as a whole.
+        // Clients know this name as a store that can be written to; in memory alone entities come as a whole.
         if self.store.is_some() { "postgres" } else { "off" }
     }
 

@@ -73,7 +73,7 @@ fn what_is_made_counts_and_outlives_the_process() {
     must(&gateway, "PUT", "/services/7/plans/p1/usagelimits/m1/eternity", json!({ "usagelimit": { "eternity": 3 } }));
     must(&gateway, "PUT", "/services/7/metrics/m1", json!({ "metric": { "name": "requests" } }));
     assert_eq!([status(&gateway, "&usage[search]=1"), status(&gateway, "&usage[requests]=1")], [gold(200), gold(409)]);
-    // What was confirmed outlives a process that is killed.
+    // Confirmed reports outlive a process that is killed.
     must(&gateway, "DELETE", "/services/7/plans/p1/usagelimits/m1/eternity", Value::Null);
     gateway.signal(Signal::KILL);
     let _ = gateway.wait();

@@ -37,7 +37,7 @@ fn query(n: usize, usage: &str) -> String {
     format!("service_token=t&service_id=1&user_key=k{n}{usage}")
 }
 
-/// What the application `aN` has used.
+/// Use by the application `aN`.
 fn count(gateway: &Gateway, n: usize, metric: &str, period: &str) -> u64 {
     used(&call(gateway, "authorize", &query(n, ""), "").text(), metric, period)
 }
@@ -236,7 +236,7 @@ fn transactions_count_in_the_period_of_their_time() {
         assert_eq!(count(&gateway, n, "hits", "day"), expected(86_400));
         assert_eq!(count(&gateway, n, "hits", "hour"), expected(3_600));
     });
-    // What comes too early or too late does not count, and is in the list of errors; the rest counts.
+    // A report that comes too early or too late does not count, and is in the list of errors; the rest counts.
     let form = format!(
         "service_token=t&service_id=1{}{}{}&transactions[3][user_key]=nobody&transactions[3][usage][hits]=1\
          &transactions[4][user_key]=k3&transactions[4][usage][nukes]=1\

@@ -1,4 +1,4 @@
-//! What the dashboard asks of Tyk's family, in the words of Tyk.
+//! Questions of the dashboard to Tyk's family, in the words of Tyk.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ fn the_dashboard_speaks_of_apis_policies_and_keys() {
     for (path, expected) in [("tyk/apis/missing", 404), ("tyk/certs", 404), ("tyk/org/keys", 404)] {
         assert_eq!(ask(&gateway, ADMIN_KEY, "GET", path, &none).0, expected, "{path}");
     }
-    // Where no Tyk runs.
+    // On a gateway that runs another family.
     let other = Start::stored().start();
     let (status, told) = ask(&other, ADMIN_KEY, "GET", "tyk/apis", &none);
     assert!(status == 404 && told["error_msg"].as_str().is_some_and(|text| text.contains("tyk.conf")), "{told}");

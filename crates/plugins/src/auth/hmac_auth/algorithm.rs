@@ -27,7 +27,7 @@ impl Algorithm {
 
     pub(crate) fn key(self, secret: &[u8]) -> hmac::Key {
         let algorithm = match self {
-            // What breaks SHA-1 are collisions, which an HMAC does not rest on (RFC 6194 section 3.3).
+            // SHA-1 is broken by collisions, which an HMAC does not rest on (RFC 6194 section 3.3).
             Self::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
             Self::Sha256 => hmac::HMAC_SHA256,
             Self::Sha384 => hmac::HMAC_SHA384,

@@ -41,7 +41,7 @@ impl Description {
     /// Reads a description. `base`: `None` matches its paths alone, and `Some` behind its base path or the one given.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Finding about it.
     pub(super) fn read(text: &str, base: Option<Option<String>>) -> Result<Self, String> {
         let parsed = Node::parse(text).map_err(|error| format!("expected JSON or YAML: {error}"))?;
         let root = parsed.root.to_json();

@@ -8,7 +8,7 @@ const DEEPEST: usize = 32;
 /// A list of fields as the schema of an object that has no others.
 ///
 /// # Errors
-/// What has no meaning, with its place.
+/// Part without a meaning, with its place.
 pub(super) fn to_json_schema(fields: &[Value]) -> Result<Map<String, Value>, String> {
     record(fields, "", 0)
 }

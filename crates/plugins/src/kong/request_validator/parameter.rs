@@ -103,7 +103,7 @@ impl Parameter {
     /// Checks the parameter of a request.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Finding about it.
     pub(super) fn check(&self, cx: &RequestCx<'_>) -> Result<(), String> {
         let name = String::from_utf8_lossy(&self.name);
         let texts = self.texts(cx);

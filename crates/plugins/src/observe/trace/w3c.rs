@@ -26,7 +26,7 @@ impl Fields {
     pub(crate) fn read(&self, request: &Request) -> Option<Caller> {
         let mut all = request.head.fields.all(request.buffer.bytes(), &self.parent);
         let first = all.next()?;
-        // Who repeats the field is not understood (section 3.2 of the specification).
+        // A repeated field is not understood (section 3.2 of the specification).
         if all.next().is_some() { None } else { parse(first) }
     }
 

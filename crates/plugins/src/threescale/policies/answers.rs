@@ -185,7 +185,7 @@ impl Policy for Cors {
             Origin::Any => cx.set_field(&self.allow_origin, &origin),
             Origin::Only(known) => cx.set_field(&self.allow_origin, known),
             Origin::Matching(regex) if regex.is_match(&origin) => cx.set_field(&self.allow_origin, &origin),
-            // What the upstream says of origins is not the answer of this policy.
+            // The upstream's fields about origins are not the answer of this policy.
             Origin::Matching(_) => drop(cx.remove_field(&self.allow_origin)),
         }
         cx.set_field(&self.allow_credentials, if self.has_credentials { b"true" } else { b"false" });

@@ -215,7 +215,7 @@ impl Operation {
 impl Left {
     fn holds(&self, comparison: &Comparison, around: &Around<'_>) -> bool {
         let request = around.view.request();
-        // What is not there is `nil`, as Lua writes it.
+        // An absent value is `nil`, as Lua writes it.
         let compare = |value: Option<&[u8]>| {
             let value = value.map(String::from_utf8_lossy);
             comparison.holds(value.as_deref().unwrap_or("nil"), around)

@@ -24,7 +24,7 @@ pub(super) struct Template {
 #[derive(Debug)]
 pub(super) enum Statement {
     Text(Box<[u8]>),
-    /// What is printed, escaped for HTML or not.
+    /// Printed expression, escaped for HTML or not.
     Print(Expression, bool),
     /// Conditions with their blocks, and the block where none holds.
     If(Box<[(Expression, Box<[Statement]>)]>, Box<[Statement]>),

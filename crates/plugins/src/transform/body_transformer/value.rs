@@ -149,7 +149,7 @@ pub(super) fn parse_number(text: &[u8]) -> Option<f64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u64::from_str_radix(digits, 16).ok().map(|number| number as f64);
     }
-    // What Rust reads beyond Lua: `inf`, `nan`.
+    // Texts that Rust reads as numbers and Lua does not: `inf`, `nan`.
     let is_number = text.bytes().any(|b| b.is_ascii_digit());
     let has_letters = text.bytes().any(|b| b.is_ascii_alphabetic() && !matches!(b, b'e' | b'E'));
     if is_number && !has_letters { text.parse().ok() } else { None }

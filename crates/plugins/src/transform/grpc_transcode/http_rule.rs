@@ -56,7 +56,7 @@ struct Field {
 /// The bindings of a method, in their order.
 ///
 /// # Errors
-/// Why one of them cannot be used.
+/// Reason that one of them cannot be used.
 pub(super) fn bindings(method: &MethodDescriptor) -> Result<Vec<Binding>, String> {
     let options = method.options();
     let Some(Value::Message(rule)) =

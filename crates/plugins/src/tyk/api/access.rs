@@ -147,7 +147,7 @@ impl Access {
             let start = room.len();
             let now = (cx.unix_ms(), cx.now_ms());
             let found = way.session(cx.request(), now, self, room, &known.progress);
-            // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
+            // Scratch memory may be read by the next plugin or request, were there a fault elsewhere.
             room.get_mut(start..).unwrap_or_default().fill(0);
             room.truncate(start);
             match found {

@@ -151,7 +151,7 @@ fn words(fault: &jsonschema::ValidationError<'_>) -> String {
         Kind::Pattern { pattern } => format!("Does not match pattern '{pattern}'"),
         Kind::MinItems { limit } => format!("Array must have at least {limit} items"),
         Kind::MaxItems { limit } => format!("Array must have at most {limit} items"),
-        // What was sent is left out.
+        // Sent entries are left out.
         _ => fault.masked().to_string(),
     };
     format!("{place}: {text}")

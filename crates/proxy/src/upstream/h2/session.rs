@@ -213,7 +213,7 @@ impl Task {
             connection.go_away();
         }
         self.write(cx, connection);
-        // What cannot be sent at once is not waited for in the end.
+        // At the end, bytes that cannot be sent at once are not waited for.
         if self.has_ended || is_done || connection.is_dead() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -261,7 +261,7 @@ impl Task {
                 Poll::Ready(Ok(0)) => return,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
-                    // What the node has sent before may still be there to be read.
+                    // Bytes that the node has sent before may still be there to be read.
                     self.has_ended = true;
                     self.session.fail(error.kind(), connection);
                 }
