@@ -158,7 +158,7 @@ codes! {
 
     // Routes and services.
     RouteWithoutPath => "a route needs uri or uris";
-    StreamRouteWithoutUpstream => "a stream route needs upstream, upstream_id or service_id";
+    StreamRouteWithoutUpstream => "without upstream, upstream_id or service_id every connection is closed";
     NotOnStreams { what: String } => "{what} cannot be used for streams of TCP or UDP";
     OnlyOnStreams { scheme: &'static str } => "an upstream with scheme: {scheme} is for stream routes only";
     NodeWithoutPort => "a node of a stream needs a port: there is none that follows from its scheme";
@@ -179,7 +179,7 @@ codes! {
     HashKeyText { reason: String } => "{reason}";
     HashKeyDoubtful { reason: String } => "{reason}; without it requests are hashed on the client's address";
     HashKeyConstant => "names no variable, so requests are hashed on the client's address";
-    NoRegistry { registry: &'static str } => "no servers of this registry are set: discovery.{registry} in the settings names them";
+    NoRegistry { registry: &'static str } => "no servers of this registry are set, so requests are answered 503: discovery.{registry} in the settings names them";
     NoUpstreamHost => "pass_host: rewrite needs upstream_host";
     FieldNeeds { field: &'static str, other: &'static str } => "{field} needs {other}";
     PassiveAlone => "passive checks need active ones: nothing else would bring a node back";

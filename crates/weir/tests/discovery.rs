@@ -530,7 +530,6 @@ fn services_need_a_registry_that_the_settings_name() {
     let folder = tempfile::tempdir().expect("create a folder");
     let file = folder.path().join("apisix.yaml");
     let cases = [
-        (json!({ "service_name": "a", "discovery_type": "nacos" }), "discovery.nacos in the settings names them"),
         (json!({ "service_name": "a" }), "the field discovery_type is missing"),
         (json!({ "discovery_type": "dns" }), "the field service_name is missing"),
         (
@@ -550,4 +549,11 @@ fn services_need_a_registry_that_the_settings_name() {
             assert!(code != 0 && errors.contains(expected), "{code} {errors}");
         },
     );
+    // As in APISIX such an upstream is taken, and answers 503.
+    let unset = json!({ "service_name": "a", "discovery_type": "nacos" });
+    std::fs::write(&file, format!("{}\n#END\n", route_with(json!({}), unset))).expect("write the rules");
+    let (code, output, errors) = weir(&["check", &file.display().to_string()]);
+    assert!(code == 0 && errors.contains("discovery.nacos in the settings names them"), "{code} {output} {errors}");
+    let (code, ..) = weir(&["check", "--strict", &file.display().to_string()]);
+    assert_ne!(code, 0);
 }

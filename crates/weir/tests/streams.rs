@@ -332,7 +332,6 @@ fn what_is_not_for_streams_is_refused_by_name() {
             json!({ "stream_routes": [{ "upstream": { "scheme": "udp", "proxy_protocol": "v1", "nodes": { "a:1": 1 } } }] }),
             "not supported yet: proxy_protocol of an upstream with scheme: udp",
         ),
-        (json!({ "stream_routes": [{ "server_port": 1 }] }), "a stream route needs upstream"),
         (
             json!({ "routes": [{ "uri": "/", "upstream": { "scheme": "tcp", "nodes": { "a:1": 1 } } }] }),
             "is for stream routes only",
@@ -366,7 +365,7 @@ fn a_store_changes_stream_routes_while_streams_go_on() {
     let gateway = settled(Start::stored(), &json!(["127.0.0.1:0"]), &json!({})).start();
     let addr = gateway.addrs[1];
     assert_eq!(exchange(addr, b"x"), "");
-    gateway.must("PUT", "upstreams/u", &json!({ "scheme": "tcp", "nodes": { a: 1 } }).to_string());
+    gateway.must("PUT", "upstreams/u", &json!({ "scheme": "tcp", "nodes": { a.clone(): 1 } }).to_string());
     let made = gateway.must("PUT", "stream_routes/1", r#"{"upstream_id":"u"}"#);
     assert_eq!(made["value"]["upstream_id"], "u");
     let mut kept = connect(addr);
@@ -384,6 +383,16 @@ fn a_store_changes_stream_routes_while_streams_go_on() {
     gateway.must("DELETE", "stream_routes/1", "");
     assert_eq!(exchange(addr, b"x"), "");
     gateway.must("DELETE", "upstreams/u", "");
+    // As in APISIX a stream route may come before its upstream; until then its connections are closed.
+    gateway.must("PUT", "stream_routes/2", "{}");
+    assert_eq!(exchange(addr, b"x"), "");
+    let refused = [("route", "2"), ("status", "503")];
+    wait_until("the count", LIMIT, || (gateway.metric("weir_streams_total", &refused) == 1.0).then_some(()));
+    gateway.must("PUT", "services/s", "{}");
+    gateway.must("PUT", "stream_routes/2", r#"{"service_id":"s"}"#);
+    assert_eq!(exchange(addr, b"x"), "");
+    gateway.must("PUT", "services/s", &json!({ "upstream": { "scheme": "tcp", "nodes": { a: 1 } } }).to_string());
+    assert_eq!(exchange(addr, b"x"), "ax");
     kept.write_all(b"still").expect("send");
     let mut back = [0; 5];
     kept.read_exact(&mut back).expect("receive");

@@ -86,7 +86,7 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
 /// The rules of a stream route.
 pub(super) fn check_stream_route(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     if !["upstream", "upstream_id", "service_id"].into_iter().any(|name| node.get(name).is_some()) {
-        found.push(Diagnostic::error(node.mark, path, Code::StreamRouteWithoutUpstream));
+        found.push(Diagnostic::warning(node.mark, path, Code::StreamRouteWithoutUpstream));
     }
     check_upstream_choice(node, path, found);
 }

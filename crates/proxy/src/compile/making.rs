@@ -274,7 +274,8 @@ impl<'m> Compilation<'m> {
         let routes = self.routes(&builder, faults);
         self.consumers_on_routes(&builder, faults);
         self.streams(&builder, faults);
-        let warnings = builder.warnings.take();
+        let mut warnings = builder.warnings.take();
+        warnings.append(&mut upstreams.0.borrow_mut().warnings);
         if compiler.hides_credentials {
             self.credential_arguments = builder.credential_arguments.into_inner();
         }

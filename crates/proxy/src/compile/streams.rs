@@ -36,7 +36,7 @@ impl Compilation<'_> {
             let route = &*listed.item;
             match self.stream_route(route, builder) {
                 Ok((compiled, built)) => {
-                    uses.extend(built.upstreams.iter().copied().chain([compiled.upstream]));
+                    uses.extend(built.upstreams.iter().copied().chain(compiled.upstream));
                     size += built.size;
                     infos.set(routes.len() as u32, Some(Arc::new(self.stream_info(route))));
                     routes.push(compiled);
@@ -84,12 +84,11 @@ impl Compilation<'_> {
         }
         let mut upstreams = builder.upstreams.0.borrow_mut();
         let number = upstreams.of_owner(&owner, service, anew)?;
-        let number = number.ok_or_else(|| refused(Code::StreamRouteWithoutUpstream))?;
         let layers = || below.iter().map(AsRef::as_ref).chain([&own]);
-        for number in layers().flat_map(|built| built.upstreams.iter()).chain([&number]) {
+        for number in layers().flat_map(|built| built.upstreams.iter()).chain(&number) {
             upstreams.check_use(*number, true).map_err(refused)?;
         }
-        let scheme = upstreams.scheme(number);
+        let scheme = number.and_then(|number| upstreams.scheme(number));
         drop(upstreams);
         let conditions = Conditions {
             server_port: route.server_port,

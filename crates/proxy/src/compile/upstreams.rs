@@ -75,6 +75,8 @@ pub(super) struct Upstreams<'d> {
     asked: Vec<u32>,
     /// Upstreams that may have lost their last user.
     idle: Vec<u32>,
+    /// Findings about upstreams that are served nevertheless.
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 /// An item that has an upstream, in place or by its id.
@@ -123,7 +125,18 @@ impl<'d> Upstreams<'d> {
         ledger: &'d Ledger,
         numbered: Numbered,
     ) -> Self {
-        Self { endpoints, health, services, certificates, model, ledger, numbered, asked: Vec::new(), idle: Vec::new() }
+        Self {
+            endpoints,
+            health,
+            services,
+            certificates,
+            model,
+            ledger,
+            numbered,
+            asked: Vec::new(),
+            idle: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 
     /// Compiles the upstream at a place anew, if it is in use.
@@ -335,10 +348,23 @@ impl<'d> Upstreams<'d> {
         Ok(number)
     }
 
-    fn compiled(&self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<Upstream, Diagnostic> {
-        // Without its certificate it has no nodes, which answers 503.
+    fn compiled(
+        &mut self,
+        upstream: &weir_config::Upstream,
+        kind: &'static str,
+        id: &str,
+    ) -> Result<Upstream, Diagnostic> {
+        let registry = Service::of(upstream).map(|service| service.registry);
+        let unknown = registry.filter(|registry| !self.services.has(*registry));
+        if let Some(registry) = unknown {
+            let inline = if kind == "upstreams" { "" } else { ".upstream" };
+            let (mark, path) = (upstream.origin.mark, format!("{kind}/{id}{inline}.discovery_type"));
+            let code = Code::NoRegistry { registry: registry.name() };
+            self.warnings.push(Diagnostic::warning(mark, path, code));
+        }
+        // Without its certificate or its registry it has no nodes, which answers 503.
         let bare;
-        let upstream = match self.certificates.lacks_certificate(upstream, self.model) {
+        let upstream = match unknown.is_some() || self.certificates.lacks_certificate(upstream, self.model) {
             false => upstream,
             true => {
                 bare = weir_config::Upstream {
@@ -367,10 +393,6 @@ impl<'d> Upstreams<'d> {
             health: Arc::clone(self.health),
         };
         match Service::of(upstream) {
-            Some(service) if !self.services.has(service.registry) => {
-                let code = Code::NoRegistry { registry: service.registry.name() };
-                Err(Diagnostic::error(upstream.origin.mark, "discovery_type", code))
-            }
             Some(service) => Discovered::build(recipe, service, self.services),
             None => recipe.build(),
         }

@@ -100,7 +100,9 @@ impl<P: Carrier> Session<P> {
             return Ok(());
         }
         let local = Rc::clone(&self.local);
-        let number = self.x.upstream.chosen.unwrap_or(route.upstream);
+        let number = self.x.upstream.chosen.or(route.upstream);
+        let number =
+            number.ok_or(Failure { side: Side::Gateway, ..Failure::upstream(503, "stream route has no upstream") })?;
         let upstream = local.snapshot.upstreams.get(number);
         let upstream = upstream.ok_or(Failure::internal("the upstream of the stream route is not there"))?;
         if !P::TRANSPORT.is_for(upstream.scheme) {

@@ -22,8 +22,8 @@ pub(crate) struct StreamTable {
 pub(crate) struct StreamRoute {
     pub(crate) conditions: Conditions,
     pub(crate) chain: Arc<Chain>,
-    /// Number of its upstream.
-    pub(crate) upstream: u32,
+    /// Number of its upstream. `None`: it has none, and its streams end at once unless a plugin chooses one.
+    pub(crate) upstream: Option<u32>,
 }
 
 /// Conditions of a route for its streams.
