@@ -217,7 +217,6 @@ fn unsupported(page: &mut String) {
             Owner::Service => "a service",
             Owner::StreamRoute => "a stream route",
             Owner::Upstream => "an upstream",
-            Owner::Meta => "`_meta`",
         };
         let field = match entry.when {
             When::Present | When::NotEmpty => format!("`{}`", entry.field),

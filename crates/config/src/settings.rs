@@ -18,6 +18,7 @@ mod observing;
 mod overlay;
 mod plans;
 mod quantity;
+mod scripts;
 mod store;
 mod threescale;
 mod usage;
@@ -49,6 +50,7 @@ pub use observing::{AccessLog, ErrorLog, Metrics, Reports, StreamAccessLog};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use plans::Plans;
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
+pub use scripts::{ScriptPermission, Scripts};
 pub use store::Store;
 pub use threescale::ThreescaleBackend;
 pub use usage::{AlertOn, Usage, UsageAlert, UsageExport, UsageTarget};
@@ -99,6 +101,8 @@ pub struct Settings {
     pub plans: Plans,
     /// The backend of 3scale.
     pub threescale_backend: ThreescaleBackend,
+    /// Functions in Lua.
+    pub scripts: Scripts,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.

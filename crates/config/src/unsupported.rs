@@ -31,8 +31,6 @@ pub enum Owner {
     StreamRoute,
     /// An upstream, wherever it is written.
     Upstream,
-    /// The `_meta` of a plugin configuration.
-    Meta,
 }
 
 /// Values of a field that select a feature.
@@ -50,13 +48,10 @@ pub enum When {
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Owner::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
-    refuse(Owner::Route, "filter_func", When::Present, "Lua filter functions"),
-    refuse(Owner::Route, "script", When::Present, "Lua scripts"),
-    refuse(Owner::Route, "script_id", When::Present, "Lua scripts"),
+    refuse(Owner::Route, "script_id", When::Present, "scripts by their ids"),
     refuse(Owner::StreamRoute, "protocol", When::Present, "protocols above TCP (xRPC)"),
-    refuse(Owner::Service, "script", When::Present, "Lua scripts"),
+    refuse(Owner::Service, "script", When::Present, "scripts of services"),
     refuse(Owner::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
-    refuse(Owner::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
 
 const fn refuse(owner: Owner, field: &'static str, when: When, feature: &'static str) -> Unsupported {

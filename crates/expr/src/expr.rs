@@ -1,4 +1,6 @@
+use std::cell::Cell;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use regex::bytes::Regex;
@@ -42,12 +44,28 @@ pub struct Expr {
     first_operand: usize,
 }
 
+/// A condition that is not written as an expression, such as a function of a script.
+pub trait Condition: std::fmt::Debug + Send + Sync {
+    /// True if the request meets the condition; `None`: that cannot be said, and the request must not go on.
+    fn holds(&self, source: &dyn Source) -> Option<bool>;
+}
+
+thread_local! {
+    static IS_UNDECIDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if a condition of this thread could not be decided since the last call. Such a condition does not hold.
+pub fn take_undecided() -> bool {
+    IS_UNDECIDED.replace(false)
+}
+
 #[derive(Clone, Debug)]
 enum Node {
     All(Box<[Node]>),
     Any(Box<[Node]>),
     Not(Box<Node>),
     Test(Variable, Check),
+    Condition(Arc<dyn Condition>),
 }
 
 /// Test of a variable's value.
@@ -98,6 +116,14 @@ impl Expr {
         found
     }
 
+    /// The expression that holds where `before` and this condition do.
+    #[must_use]
+    pub fn and(before: Option<Expr>, condition: Arc<dyn Condition>) -> Expr {
+        let condition = Node::Condition(condition);
+        let nodes = before.map(|before| before.root).into_iter().chain([condition]).collect();
+        Expr { root: Node::All(nodes), first_operand: 0 }
+    }
+
     /// True if the expression holds. Does not allocate, except for a regular expression's scratch space on its first
     /// use in a thread.
     pub fn eval(&self, source: &dyn Source) -> bool {
@@ -136,6 +162,10 @@ impl Node {
             Node::Any(nodes) => nodes.iter().any(|node| node.eval(source)),
             Node::Not(node) => !node.eval(source),
             Node::Test(variable, check) => check.holds(source.variable(variable)),
+            Node::Condition(condition) => condition.holds(source).unwrap_or_else(|| {
+                IS_UNDECIDED.set(true);
+                false
+            }),
         }
     }
 
@@ -144,6 +174,7 @@ impl Node {
             Node::All(nodes) | Node::Any(nodes) => nodes.iter().for_each(|node| node.collect_variables(variables)),
             Node::Not(node) => node.collect_variables(variables),
             Node::Test(variable, _) => variables.push(variable),
+            Node::Condition(_) => {}
         }
     }
 }

@@ -28,7 +28,7 @@ mod variable;
 pub use crate::body_path::{BodyPath, PathStep};
 pub use crate::body_reading::finds_body_reading;
 pub use crate::budget::{TooLarge, counted, metered, spend, spent};
-pub use crate::expr::{Expr, ExprError, ExprFault};
+pub use crate::expr::{Condition, Expr, ExprError, ExprFault, take_undecided};
 pub use crate::json_text::{JsonPart, JsonParts, unescaped};
 pub use crate::pattern::{RegexOptions, compile_regex, spend_for_regex};
 pub use crate::template::{Piece, Template, TemplateError};

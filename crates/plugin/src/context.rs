@@ -221,6 +221,11 @@ impl RequestCx<'_> {
         self.0.early_fields.add_named(name, write);
     }
 
+    /// Takes back a field that [`RequestCx::set_response_field`] has set. Returns true if there was one.
+    pub fn unset_response_field(&mut self, name: &FieldName) -> bool {
+        self.0.early_fields.remove(b"", name)
+    }
+
     /// Scratch memory, cleared, to build a value in; give it back with [`RequestCx::put_scratch`].
     #[must_use]
     pub fn take_scratch(&mut self) -> Vec<u8> {

@@ -26,6 +26,7 @@ mod encoder;
 mod ending;
 mod exchange;
 pub mod host;
+mod lend;
 mod moment;
 mod named;
 mod per_request;
@@ -55,6 +56,7 @@ pub use definition::{
 pub use encoder::Encoder;
 pub use ending::at_worker_end;
 pub use exchange::{AddrText, Client, NodeAddress, Try};
+pub use lend::{Lent, lend, lent};
 pub use named::Named;
 pub use per_request::PerRequest;
 pub use plans::{Plan, PlanAccess, PlanLimit, PlanMetric, PlanPath, Plans};
@@ -162,6 +164,10 @@ pub trait Plugin: Send + Sync + 'static {
     fn body(&self, _cx: &mut BodyCx<'_>, _chunk: &mut Vec<u8>, _last: bool) -> Flow {
         Flow::Continue
     }
+
+    /// Before [`Plugin::log`], with an exchange that can be lent ([`lend`]): for what reads it by functions that hold no
+    /// reference. Changes have no effect any more.
+    fn before_log(&self, _cx: &mut RequestCx<'_>) {}
 
     /// After the answer was sent, or the exchange ended otherwise.
     fn log(&self, _cx: &LogCx<'_>) {}

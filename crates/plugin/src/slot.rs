@@ -91,7 +91,12 @@ impl<T: 'static> Slot<T> {
 
     #[cold]
     fn start(&self, start: impl FnOnce() -> T) -> Rc<T> {
-        let state = Rc::new(start());
+        self.put(start())
+    }
+
+    /// Puts a state in the place of this worker's.
+    pub fn put(&self, state: T) -> Rc<T> {
+        let state = Rc::new(state);
         let kept = Kept { slot: Arc::downgrade(&self.number), state: Rc::clone(&state) as Rc<dyn Any> };
         let before = STATES.with_borrow_mut(|states| {
             if states.len() <= self.number.0 {

@@ -21,6 +21,7 @@ mod counted_by;
 mod datadog;
 mod edits;
 mod file_log;
+mod functions;
 mod grpc_gateway;
 mod grpc_web;
 mod hmac_auth;
@@ -93,6 +94,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &openid_connect::OpenidConnect,
         &opentelemetry::Opentelemetry,
         &crate::traffic::plan::OnPlan,
+        &functions::PostFunction,
+        &functions::PreFunction,
         &prometheus::Prometheus,
         &proxy_cache::ProxyCache,
         &rate_limiting::RateLimiting,

@@ -9,6 +9,7 @@
 //! | `requests` | `batch-requests`, `client-control`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `functions` | `aws-lambda`, `azure-functions`, `openfunction`, `openwhisk` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
+//! | `scripts` | `exit-transformer`, `serverless-post-function`, `serverless-pre-function` |
 //! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `file-logger`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
@@ -30,6 +31,7 @@ pub mod reference;
 pub mod registry;
 mod rejection;
 mod requests;
+mod scripts;
 mod security;
 pub mod threescale;
 mod traffic;
@@ -38,5 +40,6 @@ pub mod tyk;
 
 pub use apis::{Apis, Offload};
 pub use registry::definitions;
+pub use scripts::own::own_plugins;
 pub use traffic::{PlanCount, PlanCounts, QuotaUse, QuotaWatch, limit_keys};
 use weir_wire::query;

@@ -52,6 +52,8 @@ use crate::requests::proxy_buffering::ProxyBuffering;
 use crate::requests::proxy_control::ProxyControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::scripts::exit_transformer::ExitTransformer;
+use crate::scripts::serverless::{ServerlessPostFunction, ServerlessPreFunction};
 use crate::security::acl::Acl;
 use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
@@ -109,6 +111,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Echo,
         &ElasticsearchLogger,
         &ErrorPage,
+        &ExitTransformer,
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
@@ -153,6 +156,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestValidation,
         &ResponseRewrite,
         &ServerInfo,
+        &ServerlessPostFunction,
+        &ServerlessPreFunction,
         &SkywalkingLogger,
         &SlsLogger,
         &SplunkHecLogging,

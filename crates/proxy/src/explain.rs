@@ -157,7 +157,8 @@ impl Snapshot {
         } else {
             None
         };
-        phases::find_route(&mut x, self);
+        // A condition that cannot be decided is met by nothing here.
+        let _ = phases::find_route(&mut x, self);
         let mut upstream_target = Vec::new();
         x.request.write_upstream_target(&mut upstream_target);
         let route = x.matched.and_then(|m| self.routes.get(m.route));

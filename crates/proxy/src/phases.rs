@@ -44,9 +44,12 @@ enum Stage {
 }
 
 /// Finds the route of a request.
-pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
+///
+/// # Errors
+/// A condition of a route could not be decided, so nobody knows which route is the one.
+pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
     x.matched = None;
-    let Some(router) = &snapshot.tables.router else { return };
+    let Some(router) = &snapshot.tables.router else { return Ok(()) };
     let mut params = std::mem::take(&mut x.params);
     let query = Query {
         method: x.request.method_bytes(),
@@ -57,8 +60,12 @@ pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
         source: &*x,
     };
     let found = router.find(&query, &mut params);
-    x.matched = found;
     x.params = params;
+    if weir_expr::take_undecided() {
+        return Err(Failure::internal("condition of a route failed"));
+    }
+    x.matched = found;
+    Ok(())
 }
 
 pub(crate) fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
@@ -345,6 +352,7 @@ pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot, route: Option<&Route>) 
 pub(crate) fn on_log(x: &mut Exchange, snapshot: &Snapshot, recorder: &Recorder) {
     // Nothing is refused any more.
     let _ = each(Phase::Log, x, Chains::of(x, snapshot), |step, x| {
+        step.plugin.before_log(&mut host::request(x));
         step.plugin.log(&host::log(x, recorder));
         Flow::Continue
     });

@@ -29,14 +29,15 @@ pub(crate) fn other_way(
     rules: PathRules,
     admits: impl Fn(&Request) -> bool,
 ) -> Option<OtherWay> {
-    phases::find_route(x, snapshot);
+    phases::find_route(x, snapshot).ok()?;
     let route = x.matched?.route;
     let found = Reading::ALL.into_iter().find_map(|reading| {
         let Some(mut other) = x.request.read_as(reading, rules) else {
             return Some(OtherWay { path: Vec::new(), route: None });
         };
         x.request.swap_path(&mut other);
-        phases::find_route(x, snapshot);
+        // A condition that cannot be decided leads to no route.
+        let _ = phases::find_route(x, snapshot);
         let found = x.matched.map(|matched| matched.route);
         let admitted = admits(&x.request);
         x.request.swap_path(&mut other);

@@ -9,6 +9,7 @@ pub(crate) mod reload_requests;
 pub(crate) mod resources;
 pub(crate) mod rules;
 pub(crate) mod rules_file;
+pub(crate) mod scripts;
 pub(crate) mod secret_managers;
 pub(crate) mod secrets;
 pub(crate) mod settings;

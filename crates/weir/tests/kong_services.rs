@@ -184,13 +184,13 @@ fn only_plugins_that_guard_nothing_are_left_out() {
     let file = folder.path().join("kong.yml");
     let path = file.display().to_string();
     let passing =
-        "  routes: [{name: r, paths: [/]}]\n  plugins: [{name: post-function, config: {access: ['return 1']}}]\n";
+        "  routes: [{name: r, paths: [/]}]\n  plugins: [{name: ai-proxy, config: {route_type: llm/v1/chat}}]\n";
     fs::write(&file, document(&origin, passing)).expect("written");
     let (code, _, told) = weir(&["check", &path]);
-    assert!(code == 1 && told.contains("plugin 'post-function' of Kong is not supported yet"), "{told}");
+    assert!(code == 1 && told.contains("plugin 'ai-proxy' of Kong is not supported yet"), "{told}");
     let (code, _, told) = weir(&[&["check", &path][..], &skip].concat());
     assert!(
-        code == 0 && told.contains("services[0].plugins[0].name: plugin 'post-function' is not supported and left out"),
+        code == 0 && told.contains("services[0].plugins[0].name: plugin 'ai-proxy' is not supported and left out"),
         "{told}"
     );
     let gateway = Start::text(&document(&origin, passing)).argument(skip[0]).argument(skip[1]).start();

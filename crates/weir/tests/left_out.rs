@@ -45,7 +45,10 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
         ("an upstream that is not there", "routes:\n- {id: a, uri: /admin/*, upstream_id: none}"),
         ("an unknown field", "routes:\n- {id: a, uris: [/admin/x, /admin/*], upstream_id: o, strip_uri: true}"),
         ("a method that is not one", "routes:\n- {id: a, uri: /admin/*, methods: [GETT], upstream_id: o}"),
-        ("a filter function", "routes:\n- {id: a, uri: /admin/*, filter_func: \"function() end\", upstream_id: o}"),
+        (
+            "a filter function that does not compile",
+            "routes:\n- {id: a, uri: /admin/*, filter_func: \"function() nothing\", upstream_id: o}",
+        ),
         ("conditions that are wrong", "routes:\n- {id: a, uri: /admin/*, vars: [[a, 5]], upstream_id: o}"),
         (
             "no id, and another with its id",

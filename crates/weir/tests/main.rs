@@ -104,6 +104,8 @@ mod reports;
 mod request_bodies;
 mod retries;
 mod routing;
+mod scripts;
+mod scripts_elsewhere;
 mod secrets;
 mod secrets_shown;
 mod set_aside;

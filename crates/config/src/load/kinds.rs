@@ -218,7 +218,8 @@ impl Item for Route {
     fn schema() -> Value {
         let mut schema = json_schema::<Self>().to_value();
         let paths = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
-        let purpose = ["plugins", "upstream", "upstream_id", "service_id"].map(|field| json!({ "required": [field] }));
+        let purpose = ["plugins", "upstream", "upstream_id", "service_id", "script"];
+        let purpose = purpose.map(|field| json!({ "required": [field] }));
         schema["allOf"] = json!([{ "oneOf": paths }, { "anyOf": purpose }]);
         schema
     }

@@ -8,7 +8,6 @@ use crate::catalog::{Checked, Scope};
 use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::node::{COMPILED, Key, Kind, Mark, Node, Path, UNRESOLVED, quoted};
-use crate::unsupported::{Owner, take_out};
 
 /// Names that people write, as other gateways have them, with APISIX's own.
 #[rustfmt::skip]
@@ -93,7 +92,6 @@ impl Loader<'_> {
         }
         if let Some(meta) = conf.get_mut("_meta") {
             drop_nulls(meta, &path, &mut self.found);
-            take_out(Owner::Meta, meta, &path, &mut self.found);
             self.conditions(meta, &path, "filter");
         }
     }

@@ -54,8 +54,12 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
     if !has("uri") && !has("uris") {
         found.push(Diagnostic::error(node.mark, path, Code::RouteWithoutPath));
     }
-    let action = ["plugins", "upstream", "upstream_id", "service_id"].into_iter().any(has);
-    let taken_action = taken.iter().any(|name| matches!(*name, "script" | "script_id"));
+    let action = ["plugins", "upstream", "upstream_id", "service_id", "script"].into_iter().any(has);
+    for other in ["plugins", "plugin_config_id"].into_iter().filter(|other| has("script") && has(other)) {
+        let code = Code::OnlyOneOf { one: "script", other };
+        found.push(Diagnostic::error(node.mark_of("script"), field(path, "script"), code));
+    }
+    let taken_action = taken.contains(&"script_id");
     if !action && !taken_action {
         found.push(Diagnostic::error(node.mark, path, Code::RouteWithoutPurpose));
     }

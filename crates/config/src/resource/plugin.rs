@@ -49,6 +49,10 @@ pub struct Meta {
     /// Takes the place of the body when the plugin refuses a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_response: Option<ErrorResponse>,
+    /// A text in Lua that returns a `function(conf, ctx)`, which runs before the plugin in each phase. See
+    /// [scripts](scripts.md).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_function: Option<String>,
     /// True while a reference in the configuration has no value.
     #[serde(skip)]
     is_unresolved: bool,

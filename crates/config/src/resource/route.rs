@@ -42,6 +42,17 @@ resource! {
         /// Conditions on request variables, all of which must hold: `[["arg_name", "==", "json"]]`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub vars: Option<Vars>,
+        /// A condition in Lua on top of the others: `function(vars) … end`, which returns true for the requests to take.
+        /// One that fails has the request answered with 500. See [scripts](scripts.md).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 10), regex(pattern = "^function"))]
+        pub filter_func: Option<String>,
+        /// A text in Lua that returns a table of functions by phase (`access`, `before_proxy`, `header_filter`, `body_filter`,
+        /// `log`), which run in the place of plugins, those of the service as well. Not together with `plugins` and
+        /// `plugin_config_id`. See [scripts](scripts.md).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 10, max = 102_400))]
+        pub script: Option<String>,
         /// Time limits towards the upstream, which take precedence over those of the upstream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Timeout>,

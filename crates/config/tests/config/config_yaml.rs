@@ -312,8 +312,8 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
     // The file, and what is said: each of them, and nothing else.
     let cases: &[(&str, &[&str])] = &[
         (
-            "apisix: {extra_lua_path: /x}",
-            &["config.yaml:1:10: warning: apisix.extra_lua_path: has no effect here: there is no Lua here"],
+            "apisix: {extra_lua_cpath: /x}",
+            &["config.yaml:1:10: warning: apisix.extra_lua_cpath: has no effect here: scripts load no code but Lua"],
         ),
         ("apisix: {enable_http2: true}", &[]),
         ("apisix: {enable_http2: false, enable_reuseport: true, proxy_mode: http}", &[]),

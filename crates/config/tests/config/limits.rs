@@ -152,7 +152,12 @@ fn limits() -> Vec<Limit> {
         limit("upstreams", "service_name", json!(["a"]), json!(["", 5])),
         limit("upstreams", "discovery_type", json!(["dns", "consul"]), json!(["gossip", 5])),
         limit("upstreams", "discovery_args", json!([{}, { "group_name": "g" }]), json!(["g", 5])),
-        limit("routes", "filter_func", json!([]), json!(["function(vars) return true end"])),
+        limit(
+            "routes",
+            "filter_func",
+            json!(["function(vars) return true end"]),
+            json!(["function", "return function() end", 1]),
+        ),
         limit("routes", "script", json!([]), json!(["return true"])),
         limit("routes", "script_id", json!([]), json!([1])),
         limit("services", "script", json!([]), json!(["return true"])),
@@ -214,7 +219,7 @@ fn limits() -> Vec<Limit> {
         (json!({ "filter": "x" }), false),
         (json!({ "filter": [["x"]] }), false),
         (json!({ "error_response": 1 }), false),
-        (json!({ "pre_function": "return 1" }), false),
+        (json!({ "pre_function": "return 1" }), true),
         (json!({ "weight": 1 }), false),
         (json!([]), false),
     ] {
@@ -513,11 +518,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             }
             Owner::Upstream => {
                 (json!({ "upstreams": [field(json!({ "nodes": {} }))] }), format!("upstreams[0].{}", entry.field))
-            }
-            Owner::Meta => {
-                let meta = field(json!({}));
-                let path = format!("global_rules[0].plugins.prometheus._meta.{}", entry.field);
-                (json!({ "global_rules": [{ "plugins": { "prometheus": { "_meta": meta } } }] }), path)
             }
         };
         let loaded = load_with(&document.to_string(), &OPTIONS);

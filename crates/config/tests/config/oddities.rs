@@ -343,10 +343,7 @@ fn files_that_are_refused() {
                 about: "a script with a plugin config, a filter function",
                 text: "routes:\n  - {uri: /a, script: 'return 1 + 1', plugin_config_id: 1}\n  - {uri: /a, upstream: {nodes: {}}, filter_func: 'function(vars) return true end'}\n\
                        plugin_configs: [{id: 1, plugins: {}}]\n#END",
-                said: &[
-                    "t:2:15: routes[0].script: not supported yet: Lua scripts (script)",
-                    "t:3:38: routes[1].filter_func: not supported yet: Lua filter functions (filter_func)",
-                ],
+                said: &["t:2:23: routes[0].script: only one of script and plugin_config_id is allowed"],
                 routes: None,
             },
             Case {
@@ -358,7 +355,6 @@ fn files_that_are_refused() {
                     "t:7:11: routes[0].plugins.key-auth._meta.disabled: unknown field; did you mean disable?",
                     "t:8:37: routes[0].plugins.key-auth._meta.filter[1][0]: ",
                     "t:9:27: routes[0].plugins.key-auth._meta.error_response: expected a text or a mapping, found 5; put it in quotes",
-                    "t:10:11: routes[0].plugins.key-auth._meta.pre_function: not supported yet: Lua functions before plugins (pre_function)",
                 ],
                 routes: None,
             },

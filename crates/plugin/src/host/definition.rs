@@ -27,6 +27,25 @@ pub struct Prepared {
     pub reads_body: bool,
 }
 
+impl Prepared {
+    /// Builds the instance.
+    ///
+    /// # Errors
+    /// A fault that depends on other rules.
+    pub fn build(self, cx: &BuildCx<'_>) -> Result<Instance, Invalid> {
+        let Self { compiled, size, reads_body, .. } = self;
+        // The budget of what is built, not of what is checked, has to hold it.
+        weir_expr::spend(size)
+            .map_err(|error| Invalid::coded("", Code::TooLarge { what: String::new(), reason: error.to_string() }))?;
+        let build = match compiled.0 {
+            Stage::Instance(plugin) => return Ok(Instance { plugin, reads_body }),
+            Stage::Build(build) => build,
+        };
+        let (built, reads_too) = weir_expr::finds_body_reading(|| build(cx));
+        Ok(Instance { plugin: built?, reads_body: reads_body || reads_too })
+    }
+}
+
 /// An instance of a plugin.
 pub struct Instance {
     /// The instance itself.
@@ -187,21 +206,7 @@ impl<T: Define> Definition for T {
     }
 
     fn build(&self, prepared: Prepared, cx: &BuildCx<'_>) -> Result<Instance, Diagnostic> {
-        let Prepared { compiled, size, reads_body, .. } = prepared;
-        // The budget of what is built, not of what is checked, has to hold it.
-        weir_expr::spend(size).map_err(|error| {
-            let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
-            Diagnostic::error(cx.conf.mark, "", code)
-        })?;
-        let build = match compiled.0 {
-            Stage::Instance(plugin) => return Ok(Instance { plugin, reads_body }),
-            Stage::Build(build) => build,
-        };
-        let (built, reads_too) = weir_expr::finds_body_reading(|| build(cx));
-        match built {
-            Ok(plugin) => Ok(Instance { plugin, reads_body: reads_body || reads_too }),
-            Err(fault) => Err(first_error(cx.conf, unquoted::<T>(cx.conf, vec![fault.locate(cx.conf)]))),
-        }
+        prepared.build(cx).map_err(|fault| first_error(cx.conf, unquoted::<T>(cx.conf, vec![fault.locate(cx.conf)])))
     }
 
     fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {

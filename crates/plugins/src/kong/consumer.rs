@@ -97,6 +97,13 @@ pub(super) fn custom_id_of_consumer(cx: &impl HookCx) -> Option<&[u8]> {
     identity(cx).and_then(|identity| identity.custom_id.as_deref()).map(str::as_bytes)
 }
 
+/// Identity of the consumer that calls, for scripts.
+pub(super) fn identity_for_scripts(cx: &RequestCx<'_>) -> Option<weir_script::Identity> {
+    let Identity { id, username, custom_id } = identity(cx)?;
+    let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+    Some(weir_script::Identity { id: id.to_string(), username: text(username), custom_id: text(custom_id) })
+}
+
 fn identity(cx: &impl HookCx) -> Option<&Identity> {
     static POSITION: LazyLock<u8> = LazyLock::new(position);
     let (tables, who) = (cx.view().tables()?, cx.view().caller()?);

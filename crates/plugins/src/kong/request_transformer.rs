@@ -11,7 +11,7 @@ use weir_wire::name::FieldName;
 use super::arguments::Arguments;
 use super::edits::Edits;
 use super::media::{JsonType, Media};
-use super::template::Template;
+use super::template::{self, Template};
 
 /// The definition.
 #[derive(Debug)]
@@ -321,7 +321,7 @@ impl Plugin for Changed {
         if let Some(path) = uri {
             set_path(cx, &path);
         }
-        Flow::Continue
+        template::outcome(cx)
     }
 }
 

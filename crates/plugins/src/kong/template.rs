@@ -1,4 +1,5 @@
-//! Templates in values: texts with `$(…)`, of which look-ups and what connects them are read without Lua.
+//! Templates in values: texts with `$(…)`, of which look-ups and what connects them are read without Lua, and everything else
+//! by it.
 //!
 //! | in `$(…)` | meaning |
 //! |---|---|
@@ -11,8 +12,11 @@
 
 mod parse;
 
+use std::cell::Cell;
+
 use weir_expr::Value;
-use weir_plugin::{Invalid, RequestCx};
+use weir_plugin::{Flow, Invalid, RequestCx};
+use weir_script::{EvalError, Expression};
 use weir_wire::name::FieldName;
 
 use super::captures;
@@ -25,6 +29,33 @@ pub(super) struct Template(Box<[Part]>);
 enum Part {
     Text(Box<[u8]>),
     Lookup(Lookup),
+    /// An expression that only Lua reads.
+    Lua(Expression),
+}
+
+thread_local! {
+    /// True once an expression in Lua has failed, for the request whose templates are read.
+    static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The end of a hook that has read templates: a request is refused whose templates have failed.
+pub(super) fn outcome(cx: &RequestCx<'_>) -> Flow {
+    if HAS_FAILED.take() { cx.fail(500, "template failed") } else { Flow::Continue }
+}
+
+/// Bytes up to the parenthesis that closes the one before `text`.
+fn closed(text: &str) -> Option<usize> {
+    let mut depth = 1;
+    text.bytes().position(|byte| {
+        depth += i32::from(byte == b'(') - i32::from(byte == b')');
+        depth == 0
+    })
+}
+
+/// Reads an expression in Lua: the expression, and its length with the parenthesis that closes it.
+fn in_lua(text: &str) -> Result<(Expression, usize), String> {
+    let end = closed(text).ok_or("expected )")?;
+    Expression::check(text.get(..end).unwrap_or_default()).map(|expression| (expression, end + 1))
 }
 
 /// An expression between `$(` and `)`.
@@ -72,15 +103,15 @@ impl Template {
                 parts.push(Part::Text(before.as_bytes().into()));
             }
             let inner = from.get(2..).unwrap_or_default();
-            let fault = |reason: String| {
-                let text = format!(
-                    "{reason} in {text:?}: of Lua only look-ups of headers, query_params and uri_captures, texts, or, and, \
-                     not, ==, ~= and :sub are supported"
-                );
-                Invalid::new(path, text)
+            let (part, length) = match parse::expression(inner) {
+                Ok((lookup, length)) => (Part::Lookup(lookup), length),
+                Err(_) => {
+                    let fault = |reason: String| Invalid::new(path, format!("{reason} in {text:?}"));
+                    let (expression, length) = in_lua(inner).map_err(fault)?;
+                    (Part::Lua(expression), length)
+                }
             };
-            let (lookup, length) = parse::expression(inner).map_err(fault)?;
-            parts.push(Part::Lookup(lookup));
+            parts.push(part);
             rest = inner.get(length..).unwrap_or_default();
         }
         if !rest.is_empty() {
@@ -113,8 +144,30 @@ impl Template {
                     Found::Boolean(flag) => out.extend_from_slice(if flag { b"true" } else { b"false" }),
                     Found::Text(text) => put(text, out),
                 },
+                Part::Lua(expression) => match expression.eval(cx, |table, name| look(cx, table, name)) {
+                    Ok(value) => value.iter().for_each(|value| put(value, out)),
+                    Err(EvalError) => HAS_FAILED.set(true),
+                },
             }
         }
+    }
+}
+
+/// A value of a table that expressions in Lua look into.
+fn look(cx: &RequestCx<'_>, table: weir_script::Lookup, name: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(name).ok()?;
+    let found = match table {
+        weir_script::Lookup::Headers => return Some(cx.request().field_str(&text.replace('_', "-"))?.to_vec()),
+        weir_script::Lookup::QueryParams => Lookup::Argument(name.into()),
+        weir_script::Lookup::UriCaptures => match text.parse() {
+            Ok(number) => Lookup::NumberedGroup(number),
+            Err(_) => Lookup::Group(text.into()),
+        },
+    };
+    match found.find(cx) {
+        Found::Nil => None,
+        Found::Boolean(flag) => Some(if flag { b"true".to_vec() } else { b"false".to_vec() }),
+        Found::Text(text) => Some(text.to_vec()),
     }
 }
 
@@ -175,10 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_lua_is_refused() {
-        for text in
-            ["$(shared.x)", "$(headers.x", "$(os.time())", "$(headers.x .. 'y')", "$(a)", "$(headers.x + 1)", "$()"]
-        {
+    fn what_is_no_expression_is_refused() {
+        for text in ["$(headers.x", "$(headers.x ..)", "$()", "$(a b)", "$(return)"] {
             let fault = Template::parse("add.headers[0]", text).expect_err(text);
             assert_eq!(fault.path, "add.headers[0]", "{text}");
         }
@@ -188,6 +239,8 @@ mod tests {
             "$(headers.x)/$(query_params['y z'])",
             "$((headers.authorization ~= nil and headers.authorization:sub(1, 10) ~= 'Bearer sb_' and headers.authorization) or headers.apikey)",
             "$(uri_captures[1] or uri_captures.name or \"none\")",
+            "$(shared.x)",
+            "$(headers.x .. ('y'):upper())",
         ] {
             assert!(Template::parse("x", text).is_ok(), "{text}");
         }

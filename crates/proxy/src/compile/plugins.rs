@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{
-    Code, CompiledConfs, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope,
+    Code, CompiledConfs, Consumer, Diagnostic, ErrorResponse, Items, Kind, Meta, Node, Origin, PluginMetadata, Plugins,
+    Scope,
 };
 use weir_net::Network;
 use weir_plugin::host::{Instance, Prepared};
 use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, StateRegistry};
+use weir_script::{Before, Form, Hook, Script};
 
 use super::Definitions;
 use super::ledger::Ledger;
@@ -140,6 +142,65 @@ impl Builder<'_, '_> {
         }
     }
 
+    /// The rules around an instance that is built.
+    fn cx<'c>(
+        &'c self,
+        plugin: &'c str,
+        place: &'c str,
+        position: u8,
+        conf: &'c Node,
+        metadata: Option<&'c Node>,
+        apis: &'c Apis<'_>,
+    ) -> BuildCx<'c> {
+        BuildCx {
+            plugin,
+            place,
+            states: self.states,
+            consumers: self.consumers,
+            plans: self.plans,
+            protos: self.protos,
+            position,
+            conf,
+            limit_keys: self.limit_keys,
+            metadata,
+            https_port: self.https_port,
+            product: self.product,
+            kong: self.kong,
+            network: self.network,
+            upstreams: self.upstreams,
+            apis,
+        }
+    }
+
+    /// Builds the script of a route, which runs in the place of plugins.
+    pub(super) fn script(&self, text: &str, place: &str, origin: &Origin) -> Result<Built, Diagnostic> {
+        let wrong = |reason: String| {
+            let code = Code::PluginRule { text: reason.into() };
+            Diagnostic::error(origin.mark, format!("{}.script", origin.path), code)
+        };
+        let (conf, apis) = (Node::new(Kind::Null), Apis { apis: self.apis, metadata: self.metadata });
+        let (built, size) = self.ledger.measure(|| {
+            let script =
+                Script::check("script", Form::Object, vec![(Hook::Load, vec![text.to_owned()])], String::new());
+            let script = script.map_err(|error| wrong(error.reason))?;
+            let cx = self.cx("script", place, 0, &conf, None, &apis);
+            script.build(&cx).map_err(|fault| wrong(fault.code.to_string()))
+        });
+        let upstreams = self.upstreams.take_asked();
+        let script = built.inspect_err(|_| self.ledger.give_back(size))?;
+        let phases = script.needed_phases();
+        let step = Step {
+            plugin: Arc::new(script),
+            kind: 0,
+            priority: 0,
+            phases,
+            prefers_route: false,
+            reads_body: false,
+            meta: None,
+        };
+        Ok(Built::new(Layer { steps: vec![(0, Some(step))] }, upstreams, size))
+    }
+
     /// True if a consumer brings plugins to run. Most have none, and there may be a million.
     pub(super) fn brings_plugins(&self, consumer: &Consumer) -> bool {
         let is_data = |name: &str| self.definitions.iter().any(|d| d.is_auth() && d.name() == name);
@@ -179,24 +240,9 @@ impl Builder<'_, '_> {
                 layer.steps.push((kind, Some(step)));
                 continue;
             }
-            let cx = BuildCx {
-                plugin: name,
-                place,
-                states: self.states,
-                consumers: self.consumers,
-                plans: self.plans,
-                protos: self.protos,
-                position: kind,
-                conf: &conf.conf,
-                limit_keys: self.limit_keys,
-                metadata: metadata.map(|metadata| &metadata.conf),
-                https_port: self.https_port,
-                product: self.product,
-                kong: self.kong,
-                network: self.network,
-                upstreams: self.upstreams,
-                apis: &Apis { apis: self.apis, metadata: self.metadata },
-            };
+            let apis = Apis { apis: self.apis, metadata: self.metadata };
+            let metadata = metadata.map(|metadata| &metadata.conf);
+            let cx = self.cx(name, place, kind, &conf.conf, metadata, &apis);
             weir_expr::spend(filter.map_or(0, |filter| filter.size())).map_err(|error| {
                 let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
                 under(Diagnostic::error(conf.conf.mark, "_meta.filter", code))
@@ -213,6 +259,14 @@ impl Builder<'_, '_> {
             self.warnings.borrow_mut().extend(missing);
             let Instance { plugin, reads_body } = instance.map_err(under)?;
             let reads_body = reads_body || filter_reads_body;
+            let plugin = match meta.and_then(|meta| meta.pre_function.as_deref()) {
+                Some(text) => {
+                    let before = Before::new(plugin, text, &cx);
+                    let wrong = |fault: Invalid| under(Diagnostic::error(conf.conf.mark, fault.path, *fault.code));
+                    Arc::new(before.map_err(wrong)?)
+                }
+                None => plugin,
+            };
             for name in plugin.credential_arguments() {
                 let mut names = self.credential_arguments.borrow_mut();
                 if !names.has(name) {

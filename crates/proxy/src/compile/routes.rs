@@ -5,8 +5,10 @@ use std::sync::Arc;
 use weir_config::{
     Code, Diagnostic, InvalidItems, Matching, Origin, ResourceKey, ResourceKind, Scope, Service, Status,
 };
+use weir_expr::Expr;
 use weir_plugin::RouteInfo;
 use weir_router::{BuildError, MethodSet, Mode, Router, Slots};
+use weir_script::ConditionFunction;
 
 use super::Faults;
 use super::ledger::Ledger;
@@ -88,24 +90,30 @@ impl<'m> Compilation<'m> {
         };
         let serving = match route.status {
             Status::LeftOut => None,
-            _ => match self.serving(id, route, service, builder) {
-                Ok(serving) => Some(serving),
-                Err(diagnostic) => {
-                    faults.item(diagnostic);
-                    if faults.invalid == InvalidItems::Refuse {
-                        return;
+            _ => {
+                match function(route).and_then(|function| Ok((function, self.serving(id, route, service, builder)?))) {
+                    Ok(serving) => Some(serving),
+                    Err(diagnostic) => {
+                        faults.item(diagnostic);
+                        if faults.invalid == InvalidItems::Refuse {
+                            return;
+                        }
+                        None
                     }
-                    None
                 }
-            },
+            }
         };
         let number = self.slots.by_id.get(id).copied().unwrap_or_else(|| {
             let number = self.slots.numbers.take();
             self.slots.by_id.insert_cow(Arc::clone(id), number);
             number
         });
+        let mut condition = route.vars.as_ref().map(|vars| vars.expr().clone());
         let compiled = match serving {
-            Some(Serving { chain, upstream, uses, size: own }) => {
+            Some((function, Serving { chain, upstream, uses, size: own })) => {
+                if let Some(function) = function {
+                    condition = Some(Expr::and(condition, Arc::new(function)));
+                }
                 self.slots.sizes.set(number, Some(size + own));
                 self.use_upstreams(number, Some(uses), builder);
                 Route {
@@ -124,7 +132,7 @@ impl<'m> Compilation<'m> {
             }
         };
         routes.compiled.push((number, compiled));
-        let pattern = pattern(route, service, listed.order);
+        let pattern = pattern(route, service, condition, listed.order);
         self.infos.set(number, Some(Arc::new(info(route, service, &pattern))));
         routes.patterns.push((number, Some(pattern)));
         routes.origins.push((number, &route.origin));
@@ -138,7 +146,11 @@ impl<'m> Compilation<'m> {
         service: Option<&Service>,
         builder: &Builder<'_, '_>,
     ) -> Result<Serving, Diagnostic> {
-        let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route)?;
+        let place = format!("route/{id}");
+        let own = match &route.script {
+            Some(script) => builder.script(script, &place, &route.origin)?,
+            None => builder.build(route.plugins.as_ref(), &place, &route.origin.path, Scope::Route)?,
+        };
         let mut complete = || -> Result<Serving, Diagnostic> {
             let mut shared =
                 [(ResourceKind::Services, &route.service_id), (ResourceKind::PluginConfigs, &route.plugin_config_id)];
@@ -147,7 +159,8 @@ impl<'m> Compilation<'m> {
             }
             let mut below = Vec::new();
             for (kind, id) in shared {
-                if let Some(id) = id {
+                // A script runs in the place of plugins, wherever they stand.
+                if let Some(id) = id.as_ref().filter(|_| route.script.is_none()) {
                     below.push(self.layer(builder, ResourceKey::shared(kind, id.shared()))?);
                 }
             }
@@ -262,7 +275,22 @@ fn matching(route: &weir_config::Route) -> Option<&Matching> {
     route.origin.entity.as_ref()?.matching.as_ref()
 }
 
-fn pattern(route: &weir_config::Route, service: Option<&Service>, order: u64) -> weir_router::Route {
+/// The condition of a route that is a function.
+fn function(route: &weir_config::Route) -> Result<Option<ConditionFunction>, Diagnostic> {
+    let Some(text) = &route.filter_func else { return Ok(None) };
+    let function = ConditionFunction::check("filter_func", text).map_err(|reason| {
+        let code = Code::PluginRule { text: reason.into() };
+        Diagnostic::error(route.origin.mark, format!("{}.filter_func", route.origin.path), code)
+    })?;
+    Ok(Some(function))
+}
+
+fn pattern(
+    route: &weir_config::Route,
+    service: Option<&Service>,
+    condition: Option<Expr>,
+    order: u64,
+) -> weir_router::Route {
     let matching = matching(route);
     let own: Vec<String> = match matching {
         Some(matching) => matching.hosts.clone(),
@@ -280,7 +308,7 @@ fn pattern(route: &weir_config::Route, service: Option<&Service>, order: u64) ->
         },
         methods: route.methods.iter().filter_map(|m| MethodSet::named(m.as_str())).collect(),
         remote_addrs: route.client_ranges().map(|r| r.net()).collect(),
-        vars: route.vars.as_ref().map(|v| v.expr().clone()),
+        vars: condition,
         priority: route.priority,
         order,
     }

@@ -134,7 +134,7 @@ impl<D: Downstream> Runner<D> {
     async fn run(&mut self, x: &mut Exchange, local: &Rc<Local>) -> Outcome {
         let snapshot = &*local.snapshot;
         x.tables = Some(Rc::clone(&local.tables));
-        phases::find_route(x, snapshot);
+        let mut found = phases::find_route(x, snapshot);
         if wants_body(x) {
             if let Err(failure) = self.collect_body(x).await {
                 // Nobody knows which route would have been the one.
@@ -142,7 +142,10 @@ impl<D: Downstream> Runner<D> {
                 return self.fail_body(x, local, failure).await;
             }
             x.times.now = self.worker.clock.refresh();
-            phases::find_route(x, snapshot);
+            found = phases::find_route(x, snapshot);
+        }
+        if let Err(failure) = found {
+            return self.fail(x, local, failure).await;
         }
         if x.request.lacks_room_for_values() {
             x.matched = None;

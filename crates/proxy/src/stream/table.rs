@@ -146,7 +146,7 @@ mod tests {
             name: sni.map(Name::new),
             scheme: Scheme::Tcp,
         };
-        StreamRoute { conditions, chain: Chain::nothing().clone(), upstream: 0 }
+        StreamRoute { conditions, chain: Chain::nothing().clone(), upstream: Some(0) }
     }
 
     #[test]

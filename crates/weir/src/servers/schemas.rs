@@ -3,9 +3,9 @@
 use weir_admin::{PluginSchema, Schemas};
 use weir_config::PluginCatalog;
 use weir_config::catalog::APISIX_DEFAULT_PLUGINS;
-use weir_plugins::registry::definitions;
 
 use crate::source::rules::chosen_plugins;
+use crate::source::scripts::definitions;
 
 /// Plugins of APISIX that authenticate, of those that are not supported yet.
 const UNSUPPORTED_AUTH: [&str; 2] = ["ldap-auth-advanced", "wolf-rbac"];

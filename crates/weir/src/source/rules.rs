@@ -23,6 +23,7 @@ use crate::cli::{FamilyArg, InvalidItemsArg, RulesArgs, RunArgs, UnsupportedPlug
 use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::reload_requests::ReloadRequests;
+use crate::source::scripts;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
@@ -150,7 +151,7 @@ impl Rules {
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
-            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
+            compiler: Compiler::new(scripts::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings))
                 .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions())
                 .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions())
@@ -177,8 +178,7 @@ impl Rules {
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
-            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
-                .with_apis(apis.list(settings)),
+            compiler: Compiler::new(scripts::definitions(), settings, PRODUCT).with_apis(apis.list(settings)),
             apis,
             tyk: None,
             gathered: Mutex::default(),
@@ -463,7 +463,7 @@ fn manifests(folder: &Path, most: usize) -> io::Result<Vec<u8>> {
 
 /// The plugins enabled by the settings.
 pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
-    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
+    ChosenPlugins { catalog: Catalog(scripts::definitions()), names }
 }
 
 /// Rules without left-out items.

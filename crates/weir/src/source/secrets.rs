@@ -5,8 +5,9 @@ use std::sync::{Arc, LazyLock};
 use regex::RegexSet;
 use serde_json::Value;
 use weir_admin::Audience;
-use weir_plugins::registry::definitions;
 use weir_store::{Keyring, Kind, Secrets};
+
+use crate::source::scripts::definitions;
 
 /// Private keys, tokens of secret managers, and the fields that plugins declare as secret.
 #[derive(Clone, Copy, Debug)]

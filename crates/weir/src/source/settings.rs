@@ -13,6 +13,7 @@ use crate::cli::SettingsArgs;
 use crate::failure::Failure;
 use crate::process::handover;
 use crate::source::rules::chosen_plugins;
+use crate::source::scripts;
 
 /// Environment variable with the path of the settings file; not a setting itself.
 const FILE_VARIABLE: &str = "WEIR_SETTINGS";
@@ -66,6 +67,7 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>, is_kong: b
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
     })?;
     found.extend(of_kong);
+    scripts::configure(&settings)?;
     found.extend(missing_plugins(&settings, text.as_ref().map(|(name, text)| (name.as_str(), text.as_str()))));
     let limits = &settings.limits;
     let largest = limits.buffered_body.bytes().max(limits.head_size.bytes()).max(limits.response_head_size.bytes());

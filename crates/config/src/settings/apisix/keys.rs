@@ -3,8 +3,8 @@
 use super::listeners::{http_listeners, http2, https_listeners, listeners, streams};
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, clusters, config_provider, connections, control, dev_mode, error_log,
-    log_escape, log_level, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from, real_ip_header,
-    registry, same, shared_config_provider, status, time,
+    log_escape, log_level, lua_path, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from,
+    real_ip_header, registry, same, shared_config_provider, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -25,7 +25,8 @@ const fn nothing(path: &'static str, note: &'static str) -> ConfigKey {
     ConfigKey { path, effect: Effect::Nothing, note }
 }
 
-const NO_LUA: &str = "there is no Lua here";
+const NO_LUA: &str = "scripts have no such part here";
+const NO_C: &str = "scripts load no code but Lua";
 const NO_NGINX: &str = "it is text for nginx's configuration, and there is no nginx here";
 const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd` now";
 const NO_MEMORY_ZONES: &str = "memory is not reserved in zones; see `limits` for the bounds of what is kept";
@@ -48,9 +49,9 @@ pub const KEYS: &[ConfigKey] = &[
     sets("apisix.proxy_protocol.enable_tcp_pp", &["listen.tcp", "proxy_protocol.trusted"], streams, "headers are believed from `nginx_config.http.real_ip_from`; give `proxy_protocol.trusted` for others"),
     always("apisix.proxy_protocol.enable_tcp_pp_to_upstream", "false", "`proxy_protocol` of an upstream says it for its own nodes"),
     always("apisix.enable_server_tokens", "false", "`Server` never tells a version; `server_header` says what it tells"),
-    nothing("apisix.extra_lua_path", NO_LUA),
-    nothing("apisix.extra_lua_cpath", NO_LUA),
-    nothing("apisix.lua_module_hook", NO_LUA),
+    sets("apisix.extra_lua_path", &["scripts.folders"], lua_path, "`/a/?.lua` is the folder `/a`; files in its `apisix/plugins` are plugins. Empty: none"),
+    nothing("apisix.extra_lua_cpath", NO_C),
+    nothing("apisix.lua_module_hook", NO_C),
     nothing("apisix.proxy_cache", NO_CACHE),
     is("apisix.delete_uri_tail_slash", &["uri.delete_tail_slash"]),
     is("apisix.normalize_uri_like_servlet", &["uri.normalize_like_servlet"]),

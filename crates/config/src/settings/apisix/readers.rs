@@ -432,6 +432,25 @@ pub(super) fn plugins(to: &mut Translation<'_>, entry: &Entry<'_>) {
     }
 }
 
+/// Folders of a path of Lua: `/a/?.lua;/b/?.lua`.
+pub(super) fn lua_path(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let text = plain(entry.value).unwrap_or_default();
+    let mut folders = Vec::new();
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        match part.strip_suffix("/?.lua") {
+            Some(folder) => {
+                folders.push(Node { mark: entry.value.mark, kind: Kind::Str(folder.to_owned()) });
+            }
+            // Modules that are folders are found beside the others.
+            None if part.ends_with("/?/init.lua") => {}
+            None => return to.error(entry, "folders as in /a/?.lua;/b/?.lua"),
+        }
+    }
+    if !folders.is_empty() {
+        set_all(to, entry, &Kind::Seq(folders));
+    }
+}
+
 /// The provider beside those of roles, which take precedence in APISIX.
 pub(super) fn shared_config_provider(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());

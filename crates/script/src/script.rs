@@ -1,0 +1,564 @@
+//! A script of a plugin's configuration: checked on the control thread, compiled once in each worker, and called.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use mlua::{Function, IntoLuaMulti, MultiValue, Table, Thread, Value};
+use weir_expr::Variable;
+use weir_plugin::{
+    BodyCx, BuildCx, Failure, Flow, HookCxMut, Invalid, Io, LocalFuture, PerRequest, Phases, RequestCx, ResponseCx,
+    Service, ServiceOptions, Slot, lend,
+};
+
+use crate::addresses::addresses;
+use crate::call::{self, Call};
+use crate::engine::{Engine, text};
+use crate::wait;
+
+/// The failure of a request whose script has failed; what happened is in the log.
+const FAILED: Failure = Failure::internal("script failed");
+
+/// Shape of the texts of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Each text returns `function(conf, ctx)`, as in APISIX's `serverless-pre-function`.
+    Functions,
+    /// Each text is what runs, or returns a function that runs, as in Kong's `pre-function`.
+    Texts,
+    /// Each text receives status, body and fields of an answer, and returns all three, as in APISIX's
+    /// `exit-transformer`.
+    Answers,
+    /// Each text returns `function(conf, ctx)` whose results count for nothing: APISIX's `_meta.pre_function`.
+    Before,
+    /// One text returns a table of functions that receive the context: APISIX's `script` of a route.
+    Object,
+    /// One text returns a table of functions that receive a configuration and the context: a plugin for APISIX.
+    Module,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Functions => "functions",
+            Self::Texts => "texts",
+            Self::Answers => "answers",
+            Self::Before => "before",
+            Self::Object => "object",
+            Self::Module => "module",
+        }
+    }
+}
+
+/// A point at which scripts are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// While the configuration is loaded: there is no request.
+    Load,
+    /// APISIX's and Kong's `rewrite`.
+    Rewrite,
+    /// `access`.
+    Access,
+    /// Before each request to a node.
+    BeforeProxy,
+    /// With the head of the response.
+    HeaderFilter,
+    /// With each piece of the response's body.
+    BodyFilter,
+    /// After the end of the exchange.
+    Log,
+}
+
+/// All hooks of requests.
+pub(crate) const HOOKS: [Hook; 6] =
+    [Hook::Rewrite, Hook::Access, Hook::BeforeProxy, Hook::HeaderFilter, Hook::BodyFilter, Hook::Log];
+
+impl Hook {
+    /// Its name in scripts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Load => "init",
+            Self::Rewrite => "rewrite",
+            Self::Access => "access",
+            Self::BeforeProxy => "before_proxy",
+            Self::HeaderFilter => "header_filter",
+            Self::BodyFilter => "body_filter",
+            Self::Log => "log",
+        }
+    }
+
+    /// True if a call may wait.
+    pub(crate) const fn may_wait(self) -> bool {
+        matches!(self, Self::Rewrite | Self::Access)
+    }
+
+    pub(crate) fn phases(self) -> Phases {
+        match self {
+            Self::Load => Phases::NONE,
+            Self::Rewrite => Phases::REWRITE,
+            Self::Access => Phases::ACCESS,
+            Self::BeforeProxy => Phases::UPSTREAM,
+            Self::HeaderFilter => Phases::RESPONSE,
+            // The body is asked for when the head is known.
+            Self::BodyFilter => Phases::RESPONSE.and(Phases::BODY),
+            Self::Log => Phases::LOG,
+        }
+    }
+}
+
+/// A text that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptError {
+    /// Position of the text in its hook's list.
+    pub at: usize,
+    /// The hook whose list has it.
+    pub hook: Hook,
+    /// Description, with the line.
+    pub reason: String,
+}
+
+/// Identity of a consumer, as scripts see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its id.
+    pub id: String,
+    /// Its user name.
+    pub username: Option<String>,
+    /// Its id in another system.
+    pub custom_id: Option<String>,
+}
+
+/// Reader of the identity of the consumer that calls.
+pub type Identify = fn(&RequestCx<'_>) -> Option<Identity>;
+
+/// Texts of a hook.
+type Texts = Box<[Box<str>]>;
+
+/// A script.
+pub struct Script {
+    name: Box<str>,
+    form: Form,
+    /// The texts of each hook; of forms with one text, that text under [`Hook::Load`].
+    texts: Box<[(Hook, Texts)]>,
+    /// The configuration for the functions, as JSON.
+    conf: Box<str>,
+    hooks: Vec<Hook>,
+    is_early: bool,
+    identify: Option<Identify>,
+    functions: Slot<Functions>,
+    services: Arc<Services>,
+    waiting: PerRequest<Waiting>,
+}
+
+/// Services that scripts may send requests to: each scheme, host and port that stands in a text of the script or of its
+/// configuration.
+#[derive(Debug, Default)]
+pub struct Services(Box<[(Box<str>, bool, Service)]>);
+
+impl Services {
+    /// Sets up the services that stand in these texts. A text that names none costs nothing.
+    ///
+    /// # Errors
+    /// An upstream cannot be built.
+    pub fn build<'t>(texts: impl IntoIterator<Item = &'t str>, build: &BuildCx<'_>) -> Result<Self, Invalid> {
+        let mut services = Vec::new();
+        let mut found = Vec::new();
+        let mut may_trust_all = false;
+        for text in texts {
+            may_trust_all |= text.contains("ssl_verify");
+            addresses(text, &mut found);
+        }
+        found.sort_unstable();
+        found.dedup();
+        for address in found {
+            for verify in [true, false] {
+                let may_trust = may_trust_all && address.starts_with("https:");
+                if !verify && !may_trust {
+                    continue;
+                }
+                let options = ServiceOptions { verify, ..ServiceOptions::default() };
+                // A text that is no address of a service may be anything.
+                if let Ok(uri) = Service::parse("", &address, options) {
+                    services.push((address.as_str().into(), verify, uri.build(build)?));
+                }
+            }
+        }
+        Ok(Self(services.into()))
+    }
+
+    /// The service at this scheme, host and port.
+    pub(crate) fn find(&self, address: &str, verify: bool) -> Option<&Service> {
+        let is = |(known, verifies, _): &&(Box<str>, bool, Service)| {
+            **known == *address && (*verifies == verify || address.starts_with("http:"))
+        };
+        self.0.iter().find(is).map(|(_, _, service)| service)
+    }
+}
+
+/// The functions of a script in one interpreter, by [`HOOKS`].
+struct Functions {
+    engine: u64,
+    by_hook: [Option<Function>; HOOKS.len()],
+}
+
+/// A call in a coroutine.
+struct Running {
+    hook: Hook,
+    engine: Rc<Engine>,
+    thread: Thread,
+    call: Call,
+}
+
+/// A call that waits.
+struct Waiting {
+    running: Running,
+    /// Things waited for.
+    wish: Table,
+}
+
+/// The context of scripts on an exchange, of one interpreter.
+pub(crate) struct Context {
+    pub(crate) engine: u64,
+    pub(crate) table: Table,
+}
+
+/// The type of the answer that scripts make, where one has set it.
+static CONTENT_TYPE: LazyLock<Variable> = LazyLock::new(|| Variable::SentHeader("content-type".into()));
+
+pub(crate) static CONTEXT: LazyLock<PerRequest<Context>> = LazyLock::new(PerRequest::new);
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Script").field("name", &self.name).field("hooks", &self.hooks).finish_non_exhaustive()
+    }
+}
+
+impl Script {
+    /// Compiles texts and runs what they run when they are loaded. `name` is for messages; `conf` is the configuration
+    /// for the functions, as JSON.
+    ///
+    /// # Errors
+    /// A text that does not compile, fails when it is loaded, or is not of the form.
+    pub fn check(name: &str, form: Form, texts: Vec<(Hook, Vec<String>)>, conf: String) -> Result<Self, ScriptError> {
+        let texts = texts.into_iter().map(|(hook, texts)| (hook, texts.into_iter().map(Into::into).collect()));
+        let mut script = Self {
+            name: name.into(),
+            form,
+            texts: texts.collect(),
+            conf: conf.into(),
+            hooks: Vec::new(),
+            is_early: false,
+            identify: None,
+            functions: Slot::default(),
+            services: Arc::default(),
+            waiting: PerRequest::new(),
+        };
+        let hook = script.texts.first().map_or(Hook::Load, |(hook, _)| *hook);
+        let fault = |error: &mlua::Error| ScriptError { at: 0, hook, reason: text(error) };
+        let engine = Engine::here().map_err(|error| fault(&error))?;
+        let functions = script.load(&engine)?;
+        script.hooks = HOOKS.iter().zip(&functions.by_hook).filter_map(|(hook, f)| f.as_ref().map(|_| *hook)).collect();
+        Ok(script)
+    }
+
+    /// The same script, with services that its requests go to.
+    #[must_use]
+    pub fn with_services(mut self, services: Services) -> Self {
+        self.services = Arc::new(services);
+        self
+    }
+
+    /// Sets up the services that stand in the texts of the script and of its configuration.
+    ///
+    /// # Errors
+    /// An upstream cannot be built.
+    pub fn build(self, build: &BuildCx<'_>) -> Result<Self, Invalid> {
+        let texts = self.texts.iter().flat_map(|(_, texts)| texts.iter().map(|text| &**text));
+        let services = Services::build(texts.chain([&*self.conf]), build)?;
+        Ok(self.with_services(services))
+    }
+
+    /// The same script, with `access` in the phase `rewrite`, behind its `rewrite`: for a plugin whose place is before
+    /// the consumer is known.
+    #[must_use]
+    pub fn with_early_access(mut self) -> Self {
+        self.is_early = true;
+        self
+    }
+
+    /// The same script, to which consumers are known by an identity of their own, as in Kong.
+    #[must_use]
+    pub fn with_identities(mut self, identify: Identify) -> Self {
+        self.identify = Some(identify);
+        self
+    }
+
+    /// A call of this script.
+    fn begin(&self, hook: Hook) -> Call {
+        Call { identify: self.identify, ..Call::new(hook) }
+    }
+
+    /// The phases that it needs.
+    #[must_use]
+    pub fn needed_phases(&self) -> Phases {
+        let early = |hook: &Hook| if self.is_early && *hook == Hook::Access { Hook::Rewrite } else { *hook };
+        self.hooks.iter().fold(Phases::NONE, |phases, hook| phases.and(early(hook).phases()))
+    }
+
+    /// True if it has something to run there.
+    #[must_use]
+    pub fn has(&self, hook: Hook) -> bool {
+        self.hooks.contains(&hook)
+    }
+
+    /// Compiles the texts in an interpreter.
+    fn load(&self, engine: &Engine) -> Result<Functions, ScriptError> {
+        let mut by_hook = [const { None }; HOOKS.len()];
+        for (hook, texts) in &self.texts {
+            let fault = |at, error: mlua::Error| {
+                engine.failed(&error);
+                ScriptError { at, hook: *hook, reason: text(&error) }
+            };
+            let make = engine.entry("load").map_err(|error| fault(0, error))?;
+            let chunks = engine.lua.create_table().map_err(|error| fault(0, error))?;
+            for (at, text) in texts.iter().enumerate() {
+                let before = Call::new(Hook::Load).enter();
+                let chunk = engine.limit_memory().and_then(|()| {
+                    let globals: Table = engine.entry("globals")?.call(())?;
+                    let chunk = engine.load(&self.name, text, globals)?;
+                    let check = engine.entry("check")?;
+                    check.call::<Value>((self.form.name(), chunk))
+                });
+                before.enter();
+                chunks.push(chunk.map_err(|error| fault(at, error))?).map_err(|error| fault(at, error))?;
+            }
+            let before = Call::new(Hook::Load).enter();
+            let made = make.call::<Table>((self.form.name(), hook.name(), chunks, &*self.conf));
+            before.enter();
+            let made = made.map_err(|error| fault(0, error))?;
+            for (hook, place) in HOOKS.iter().zip(&mut by_hook) {
+                if let Some(function) = made.raw_get(hook.name()).map_err(|error| fault(0, error))? {
+                    *place = Some(function);
+                }
+            }
+        }
+        Ok(Functions { engine: engine.number, by_hook })
+    }
+
+    /// The function for a hook in this worker.
+    fn function(&self, engine: &Engine, hook: Hook) -> mlua::Result<Option<Function>> {
+        let mut functions = self.functions.get().filter(|functions| functions.engine == engine.number);
+        if functions.is_none() {
+            let loaded = self.load(engine).map_err(|error| mlua::Error::runtime(error.reason))?;
+            functions = Some(self.functions.put(loaded));
+        }
+        let at = HOOKS.iter().position(|known| *known == hook);
+        Ok(functions.and_then(|functions| functions.by_hook.get(at?)?.clone()))
+    }
+
+    /// Runs the script in the phase `rewrite`.
+    pub(crate) fn run_first(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.waiting.get(cx).is_some_and(|waiting| waiting.running.hook == Hook::Access) {
+            return self.run(cx, Hook::Access);
+        }
+        let flow = self.run(cx, Hook::Rewrite);
+        self.and_early_access(cx, Hook::Rewrite, flow)
+    }
+
+    /// Goes on with `access` where it belongs to the phase `rewrite`.
+    fn and_early_access(&self, cx: &mut RequestCx<'_>, hook: Hook, flow: Flow) -> Flow {
+        match flow {
+            Flow::Continue if self.is_early && hook == Hook::Rewrite => self.run(cx, Hook::Access),
+            flow => flow,
+        }
+    }
+
+    /// Runs the script in a request phase: `rewrite` or `access`, the second time after it has waited for the body.
+    pub fn run(&self, cx: &mut RequestCx<'_>, hook: Hook) -> Flow {
+        if let Some(waiting) = self.waiting.take(cx).filter(|waiting| waiting.running.hook == hook) {
+            return self.resume(cx, waiting.running, ());
+        }
+        let begun = Engine::here().and_then(|engine| {
+            engine.limit_memory()?;
+            let Some(function) = self.function(&engine, hook)? else { return Ok(None) };
+            let context = context(&engine, cx)?;
+            let thread = engine.thread(&function)?;
+            Ok(Some((Running { hook, engine, thread, call: self.begin(hook) }, context)))
+        });
+        match begun {
+            Ok(None) => Flow::Continue,
+            Ok(Some((running, context))) => self.resume(cx, running, context),
+            Err(error) => self.report(&error),
+        }
+    }
+
+    /// Goes on with a call until it waits or ends.
+    fn resume(&self, cx: &mut RequestCx<'_>, running: Running, values: impl IntoLuaMulti) -> Flow {
+        let Running { hook, engine, thread, call } = running;
+        let before = call.enter();
+        let came = engine.limit_memory().and_then(|()| lend(cx, || thread.resume::<MultiValue>(values)));
+        let call = before.enter();
+        match came {
+            Ok(values) if thread.is_resumable() => match wait::wish(&values) {
+                Some((wish, flow)) => {
+                    self.waiting.put(cx, Waiting { running: Running { hook, engine, thread, call }, wish });
+                    flow
+                }
+                None => self.report(&mlua::Error::runtime("attempt to yield outside of a coroutine")),
+            },
+            Ok(_) => {
+                engine.keep(thread);
+                answer(cx, call)
+            }
+            Err(_) if call.exits => answer(cx, call),
+            Err(error) => {
+                engine.failed(&error);
+                self.report(&error)
+            }
+        }
+    }
+
+    /// The hook of a call that waits.
+    pub(crate) fn waits(&self, cx: &RequestCx<'_>) -> Option<Hook> {
+        self.waiting.get(cx).map(|waiting| waiting.running.hook)
+    }
+
+    /// Goes on with a call that waits, for [`weir_plugin::Plugin::request_io`].
+    pub fn wait<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            loop {
+                let Some(waiting) = self.waiting.take(cx) else { return Flow::Abort(FAILED) };
+                let Waiting { running, wish } = waiting;
+                let hook = running.hook;
+                let values = match wait::fulfil(&running.engine, &self.services, &wish, io).await {
+                    Ok(values) => values,
+                    Err(error) => return self.report(&error),
+                };
+                let flow = self.resume(cx, running, values);
+                match self.and_early_access(cx, hook, flow) {
+                    Flow::Suspend => {}
+                    flow => return flow,
+                }
+            }
+        })
+    }
+
+    /// Runs the script before a request to a node.
+    pub fn run_before_proxy(&self, cx: &mut impl HookCxMut) -> Flow {
+        match self.call(cx, self.begin(Hook::BeforeProxy)) {
+            Ok(_) => Flow::Continue,
+            Err(error) => self.report(&error),
+        }
+    }
+
+    /// Runs the script with the head of a response, and asks for its body where the script changes that.
+    pub fn run_response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        if self.has(Hook::HeaderFilter) {
+            match self.run_head(cx) {
+                Flow::Continue => {}
+                flow => return flow,
+            }
+        }
+        if self.has(Hook::BodyFilter) {
+            cx.filter_body(false);
+        }
+        Flow::Continue
+    }
+
+    /// Runs the script with the head of a response alone.
+    pub(crate) fn run_head(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        match self.call(cx, self.begin(Hook::HeaderFilter)) {
+            Ok(_) => Flow::Continue,
+            Err(error) => self.report(&error),
+        }
+    }
+
+    /// Runs the script with a piece of a response's body.
+    pub fn run_body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, is_last: bool) -> Flow {
+        if !self.has(Hook::BodyFilter) {
+            return Flow::Continue;
+        }
+        let call = Call { piece: std::mem::take(piece), is_last, ..self.begin(Hook::BodyFilter) };
+        match self.call(cx, call) {
+            Ok(call) => {
+                *piece = call.piece;
+                Flow::Continue
+            }
+            Err(error) => self.report(&error),
+        }
+    }
+
+    /// Runs the script after the end of an exchange.
+    pub fn run_log(&self, cx: &mut RequestCx<'_>) {
+        if let Err(error) = self.call(cx, self.begin(Hook::Log)) {
+            let _ = self.report(&error);
+        }
+    }
+
+    /// A call that may not wait.
+    fn call(&self, cx: &mut impl HookCxMut, call: Call) -> mlua::Result<Call> {
+        let engine = Engine::here()?;
+        engine.limit_memory()?;
+        let Some(function) = self.function(&engine, call.hook)? else { return Ok(call) };
+        let context = context(&engine, cx)?;
+        let before = call.enter();
+        let came = lend(cx, || function.call::<()>(context));
+        let call = before.enter();
+        match came {
+            Err(error) if !call.exits => {
+                engine.failed(&error);
+                Err(error)
+            }
+            _ => Ok(call),
+        }
+    }
+
+    /// Logs an error, which refuses the request.
+    #[cold]
+    fn report(&self, error: &mlua::Error) -> Flow {
+        tracing::error!("{}: {}", self.name, text(error));
+        Flow::Abort(FAILED)
+    }
+}
+
+/// Answers a request with what its script has made, where it has made an answer.
+fn answer(cx: &mut RequestCx<'_>, call: Call) -> Flow {
+    if !call.exits && call.output.is_empty() {
+        return Flow::Continue;
+    }
+    let status = if call.status == 0 { 200 } else { call.status };
+    let has_type = call.output.is_empty() || cx.variable(&CONTENT_TYPE).is_some();
+    let answer = cx.reply(status);
+    let answer = if has_type { answer } else { answer.field("Content-Type", b"text/plain; charset=utf-8") };
+    answer.whole_body(call.output).done()
+}
+
+/// The table that scripts share on an exchange.
+fn context(engine: &Engine, cx: &mut impl HookCxMut) -> mlua::Result<Table> {
+    if let Some(context) = CONTEXT.get(cx).filter(|context| context.engine == engine.number) {
+        return Ok(context.table.clone());
+    }
+    let table: Table = engine.entry("context")?.call(())?;
+    CONTEXT.put(cx, Context { engine: engine.number, table: table.clone() });
+    Ok(table)
+}
+
+/// The table that scripts share on the exchange that is lent.
+pub(crate) fn lent_context() -> mlua::Result<Table> {
+    let engine = Engine::here()?;
+    let known = weir_plugin::lent(|exchange| {
+        let cx = exchange.as_request();
+        CONTEXT.get(&cx).filter(|context| context.engine == engine.number).map(|context| context.table.clone())
+    });
+    match known {
+        Some(Some(table)) => Ok(table),
+        // Every call on an exchange has begun with its context.
+        _ => Err(mlua::Error::runtime("there is no request here")),
+    }
+}
+
+/// The hook of the call that runs.
+pub(crate) fn hook() -> Hook {
+    call::with(|call| call.hook)
+}
