@@ -62,6 +62,7 @@ mod kong_admin;
 mod kong_conf;
 mod kong_config;
 mod kong_convert;
+mod kong_deck;
 mod kong_directories;
 mod kong_manifests;
 mod kong_oauth2;
