@@ -58,13 +58,30 @@ impl Stream {
                 connect_to_first(&addresses).await?
             }
         };
-        let Some(setup) = tls else { return Ok(Self::Plain(socket)) };
-        let session = setup.session(server_name.as_bytes()).map_err(io::Error::other)?;
-        let mut stream = Box::new(TlsStream::new(socket, session, Vec::new()));
-        let turns = TURNS.with(Rc::clone);
-        tls::handshake(&mut stream, &turns).await?;
-        Ok(Self::Tls(stream))
+        match tls {
+            None => Ok(Self::Plain(socket)),
+            Some(setup) => secure(socket, setup, server_name).await,
+        }
     }
+
+    /// Sets TLS up on a stream without it, once both sides have agreed on that. The caller sets the time limit.
+    ///
+    /// # Errors
+    /// The stream has TLS already, or TLS fails.
+    pub async fn secured(self, setup: &Setup, server_name: &str) -> io::Result<Self> {
+        match self {
+            Self::Plain(socket) => secure(socket, setup, server_name).await,
+            Self::Tls(_) => Err(io::Error::other("the stream has TLS already")),
+        }
+    }
+}
+
+async fn secure(socket: Socket, setup: &Setup, server_name: &str) -> io::Result<Stream> {
+    let session = setup.session(server_name.as_bytes()).map_err(io::Error::other)?;
+    let mut stream = Box::new(TlsStream::new(socket, session, Vec::new()));
+    let turns = TURNS.with(Rc::clone);
+    tls::handshake(&mut stream, &turns).await?;
+    Ok(Stream::Tls(stream))
 }
 
 /// A socket connected to the first address that takes it.

@@ -185,6 +185,11 @@ impl RequestCx<'_> {
         self.0.consumer = Some(who);
     }
 
+    /// Forgets the consumer: the caller is known otherwise.
+    pub fn forget_consumer(&mut self) {
+        self.0.consumer = None;
+    }
+
     /// Asks for the times of the exchange, for a plugin that shows them before the log phase: else the clock is read once
     /// a request.
     pub fn need_times(&mut self) {

@@ -29,6 +29,7 @@ mod http_log;
 mod ip_restriction;
 mod jwt;
 mod key_auth;
+mod ldap_auth;
 mod log;
 mod loggly;
 mod measures;
@@ -87,6 +88,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ip_restriction::IpRestriction,
         &jwt::Jwt,
         &key_auth::KeyAuth,
+        &ldap_auth::LdapAuth,
         &loggly::Loggly,
         &mocking::Mocking,
         &no_route::NoRoute,

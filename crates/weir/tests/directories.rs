@@ -12,12 +12,12 @@ use crate::harness::{
 };
 
 /// OpenLDAP's server with some users.
-struct Slapd {
+pub(crate) struct Slapd {
     /// For LDAP, and for LDAP over TLS.
-    port: u16,
-    tls_port: u16,
+    pub(crate) port: u16,
+    pub(crate) tls_port: u16,
     folder: tempfile::TempDir,
-    process: Option<Process>,
+    pub(crate) process: Option<Process>,
 }
 
 const USERS: &str = "\
@@ -57,7 +57,7 @@ userPassword: nobodys
 ";
 
 impl Slapd {
-    fn start(certificate: Option<&Certificate>) -> Self {
+    pub(crate) fn start(certificate: Option<&Certificate>) -> Self {
         let (port, tls_port, folder) = (free_port(), free_port(), tempfile::tempdir().expect("a folder"));
         let at = |name: &str| folder.path().join(name).display().to_string();
         fs::create_dir(folder.path().join("data")).expect("a folder");
@@ -83,7 +83,7 @@ impl Slapd {
         server
     }
 
-    fn run(&mut self, with_tls: bool) {
+    pub(crate) fn run(&mut self, with_tls: bool) {
         let tls = if with_tls { format!(" ldaps://localhost:{}/", self.tls_port) } else { String::new() };
         let urls = format!("ldap://127.0.0.1:{}/{tls}", self.port);
         let mut command = Command::new(program("slapd"));

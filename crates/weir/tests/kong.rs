@@ -520,10 +520,10 @@ fn faults_are_told_all_at_once_in_kongs_words() {
             &["routes[0]: must set one of 'methods', 'hosts', 'headers', 'paths'"],
         ),
         (
-            "_format_version: '3.0'\nplugins: [{name: corss}, {name: ldap-auth}, {name: opa}]",
+            "_format_version: '3.0'\nplugins: [{name: corss}, {name: ai-proxy}, {name: opa}]",
             &[
                 "plugins[0].name: plugin 'corss' is not known; did you mean cors?",
-                "plugins[1].name: plugin 'ldap-auth' of Kong is not supported yet",
+                "plugins[1].name: plugin 'ai-proxy' of Kong is not supported yet",
                 "plugins[2].name: plugin 'opa' of Kong Enterprise is not supported yet",
             ],
         ),

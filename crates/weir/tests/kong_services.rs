@@ -195,7 +195,7 @@ fn only_plugins_that_guard_nothing_are_left_out() {
     );
     let gateway = Start::text(&document(&origin, passing)).argument(skip[0]).argument(skip[1]).start();
     assert_eq!(send(&gateway, "/", "").status, 200);
-    for name in ["ldap-auth", "opa", "my-own-auth"] {
+    for name in ["ai-prompt-guard", "opa", "my-own-auth"] {
         let guarding = format!("  routes: [{{name: r, paths: [/]}}]\n  plugins: [{{name: {name}}}]\n");
         fs::write(&file, document(&origin, &guarding)).expect("written");
         let (code, _, told) = weir(&[&["check", &path][..], &skip].concat());

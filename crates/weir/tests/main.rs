@@ -62,6 +62,8 @@ mod kong_admin;
 mod kong_conf;
 mod kong_config;
 mod kong_convert;
+mod kong_deck;
+mod kong_directories;
 mod kong_manifests;
 mod kong_oauth2;
 mod kong_observe;

@@ -24,8 +24,8 @@ pub(crate) use name::{host_and_port, user_dn};
 
 /// Idle connections that a worker keeps.
 const IDLE: usize = 5;
-/// Microseconds for which an idle connection is kept.
-const IDLE_US: u64 = 60_000_000;
+/// Time for which an idle connection is kept, where nothing else is configured.
+pub(crate) const KEPT: Duration = Duration::from_secs(60);
 /// Most bytes of an answer.
 const MOST: usize = 64 << 10;
 
@@ -35,10 +35,22 @@ pub(crate) struct Server {
     /// A name or an address.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// TLS from the first byte, with certificates that are verified or not.
-    pub(crate) tls: Option<bool>,
+    pub(crate) tls: Security,
     /// Limit for a bind, connecting included.
     pub(crate) timeout: Duration,
+    /// Time for which an idle connection is kept.
+    pub(crate) kept: Duration,
+}
+
+/// TLS to a directory, with certificates that are verified or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// None: passwords can be read on the way.
+    Plain,
+    /// TLS from the first byte (LDAPS).
+    Tls { verify: bool },
+    /// TLS that is asked for (RFC 4511 section 4.14); without it nothing is sent.
+    StartTls { verify: bool },
 }
 
 /// A directory.
@@ -76,7 +88,11 @@ impl Directory {
     /// # Errors
     /// The authorities for its certificate cannot be read.
     pub(crate) fn build(field: &str, server: Server, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
-        let tls = server.tls.map(|verify| cx.network.tls(verify)).transpose();
+        let verify = match server.tls {
+            Security::Plain => None,
+            Security::Tls { verify } | Security::StartTls { verify } => Some(verify),
+        };
+        let tls = verify.map(|verify| cx.network.tls(verify)).transpose();
         let tls = tls.map_err(|reason| Invalid::new(field, reason))?;
         let key = format!("directory {server:?}");
         let name = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.clone() };
@@ -106,18 +122,30 @@ impl Directory {
         let question = message::bind(dn, password);
         let idle = self.idle.get_or_start(Idle::default);
         // The server may have closed one meanwhile; then another one is asked, and at last a fresh one.
-        while let Some(mut stream) = idle.take() {
-            if let Ok(answer) = ask(&mut stream, &question).await {
+        while let Some(mut stream) = idle.take(self.server.kept) {
+            if let Ok(answer) = ask(&mut stream, &question, message::answer).await {
                 return idle.settle(stream, answer);
             }
         }
-        let Server { host, port, .. } = &self.server;
-        let connected = Stream::connect(host, *port, self.tls.as_ref(), &self.name, self.network.names()).await;
-        let mut stream = connected.map_err(|error| self.away(&error))?;
-        match ask(&mut stream, &question).await {
+        let mut stream = self.connect().await.map_err(|error| self.away(&error))?;
+        match ask(&mut stream, &question, message::answer).await {
             Ok(answer) => idle.settle(stream, answer),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Unable),
             Err(error) => Err(self.away(&error)),
+        }
+    }
+
+    async fn connect(&self) -> io::Result<Stream> {
+        let Server { host, port, tls, .. } = &self.server;
+        let setup = self.tls.as_ref();
+        let names = self.network.names();
+        let (Security::StartTls { .. }, Some(setup)) = (tls, setup) else {
+            return Stream::connect(host, *port, setup, &self.name, names).await;
+        };
+        let mut stream = Stream::connect(host, *port, None, &self.name, names).await?;
+        match ask(&mut stream, &message::start_tls(), message::answer_to_start_tls).await? {
+            Answer::Good => stream.secured(setup, &self.name).await,
+            answer => Err(io::Error::other(format!("no TLS: {answer:?}"))),
         }
     }
 
@@ -129,9 +157,9 @@ impl Directory {
 }
 
 impl Idle {
-    fn take(&self) -> Option<Stream> {
+    fn take(&self, kept: Duration) -> Option<Stream> {
         let mut idle = self.0.borrow_mut();
-        let since = now_us().saturating_sub(IDLE_US);
+        let since = now_us().saturating_sub(kept.as_micros() as u64);
         idle.retain(|(_, used)| *used >= since);
         idle.pop().map(|(stream, _)| stream)
     }
@@ -154,8 +182,11 @@ impl Idle {
     }
 }
 
-/// Sends a bind and reads the answer.
-async fn ask(stream: &mut Stream, question: &[u8]) -> io::Result<Answer> {
+/// A reader of an answer, of which there may be more to come.
+type Reader = fn(&[u8]) -> Result<Option<Answer>, message::Broken>;
+
+/// Sends a request and reads the answer.
+async fn ask(stream: &mut Stream, question: &[u8], read: Reader) -> io::Result<Answer> {
     let mut sent = 0;
     while let Some(rest) = question.get(sent..).filter(|rest| !rest.is_empty()) {
         sent += poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, rest)).await?;
@@ -169,10 +200,10 @@ async fn ask(stream: &mut Stream, question: &[u8]) -> io::Result<Answer> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         received.extend_from_slice(buffer.filled());
-        match message::answer(&received) {
+        match read(&received) {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) if received.len() <= MOST => {}
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no answer to a bind")),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no answer of a directory")),
         }
     }
 }

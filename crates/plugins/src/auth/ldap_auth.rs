@@ -14,7 +14,7 @@ use weir_wire::name::Known;
 
 use super::basic_auth::{BASE64, credentials_of};
 use super::credentials::{self, CredentialTable};
-use super::directory::{Directory, Server, host_and_port, user_dn};
+use super::directory::{Directory, KEPT, Security, Server, host_and_port, user_dn};
 
 /// The definition.
 #[derive(Debug)]
@@ -111,8 +111,12 @@ hide_credentials: true
         let server = Server {
             host: host.to_owned(),
             port: port.unwrap_or(if conf.use_tls { 636 } else { 389 }),
-            tls: conf.use_tls.then_some(conf.tls_verify),
+            tls: match conf.use_tls {
+                true => Security::Tls { verify: conf.tls_verify },
+                false => Security::Plain,
+            },
             timeout: TIMEOUT,
+            kept: KEPT,
         };
         Some(Compiled::build(move |build| {
             Ok(Checked {

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{AuthChange, CompileCx, Compiled, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{
+    AuthChange, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+};
 use weir_wire::name::FieldName;
 
 use super::body;
+use super::caller::groups_without_consumer;
 
 /// The definition.
 #[derive(Debug)]
@@ -25,7 +28,7 @@ pub(crate) struct Conf {
     deny: Option<Vec<String>>,
     /// Does not tell the upstream the groups.
     hide_groups_header: bool,
-    /// Groups that another plugin has found; no plugin here finds any.
+    /// Takes groups that another plugin has found before those of the consumer; a caller has either of them.
     always_use_authenticated_groups: bool,
 }
 
@@ -53,6 +56,12 @@ impl Define for Acl {
     type ConsumerConf = ConsumerConf;
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if conf.always_use_authenticated_groups {
+            cx.warn(
+                "always_use_authenticated_groups",
+                "no effect: plugins find groups of callers without a consumer alone",
+            );
+        }
         let lists = [conf.allow.unwrap_or_default(), conf.deny.unwrap_or_default()];
         let [allow, deny] = lists;
         if allow.is_empty() == deny.is_empty() {
@@ -60,13 +69,11 @@ impl Define for Acl {
             cx.say([Invalid::new("", text)]);
             return None;
         }
-        if conf.always_use_authenticated_groups {
-            cx.warn("always_use_authenticated_groups", "no plugin finds groups, so it has no effect");
-        }
         let allows = deny.is_empty();
         let groups = if allows { allow } else { deny }.into_iter().map(Into::into).collect();
-        let header = (!conf.hide_groups_header).then(|| FieldName::constant("X-Consumer-Groups"));
-        Some(Compiled::build(move |build| Ok(Checked { allows, groups, header, position: build.position })))
+        let headers = (!conf.hide_groups_header)
+            .then(|| ["X-Consumer-Groups", "X-Authenticated-Groups"].map(FieldName::constant));
+        Some(Compiled::build(move |build| Ok(Checked { allows, groups, headers, position: build.position })))
     }
 
     fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
@@ -96,18 +103,23 @@ struct Checked {
     /// True if the listed groups are let through, false if all others are.
     allows: bool,
     groups: Box<[Box<str>]>,
-    header: Option<FieldName>,
+    /// Fields with the groups of a consumer, and with those that another plugin has found.
+    headers: Option<[FieldName; 2]>,
     position: u8,
 }
 
 impl Plugin for Checked {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let Some(who) = cx.consumer() else {
+        let mut text = cx.take_scratch();
+        let of_consumer = |who: ConsumerMatch| {
+            let held = cx.credentials::<Groups>(self.position).and_then(|all| all.0.get(who.consumer as usize));
+            held.map(|groups| &**groups).unwrap_or_default()
+        };
+        let (who, alone) = (cx.consumer(), groups_without_consumer(cx));
+        let Some(held) = who.map(of_consumer).or(alone) else {
+            cx.put_scratch(text);
             return body::error(cx, 401, "Unauthorized", &[]);
         };
-        let mut text = cx.take_scratch();
-        let held = cx.credentials::<Groups>(self.position).and_then(|all| all.0.get(who.consumer as usize));
-        let held = held.map(|groups| &**groups).unwrap_or_default();
         let is_listed = held.iter().any(|group| self.groups.contains(group));
         for group in held {
             if !text.is_empty() {
@@ -115,9 +127,10 @@ impl Plugin for Checked {
             }
             text.extend_from_slice(group.as_bytes());
         }
-        let passes = is_listed == self.allows;
-        if passes && let Some(header) = &self.header {
-            cx.request_mut().set_field(header, &text);
+        // A caller without a consumer and without groups passes nowhere.
+        let passes = is_listed == self.allows && (who.is_some() || !held.is_empty());
+        if passes && let Some([of_consumer, found]) = &self.headers {
+            cx.request_mut().set_field(if who.is_some() { of_consumer } else { found }, &text);
         }
         cx.put_scratch(text);
         if passes { Flow::Continue } else { body::error(cx, 403, "You cannot consume this service", &[]) }

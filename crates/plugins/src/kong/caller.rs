@@ -1,9 +1,22 @@
 //! Parts that plugins that authenticate share.
 
-use weir_plugin::{BuildCx, ConsumerMatch, Flow, RequestCx};
+use std::sync::LazyLock;
+
+use weir_plugin::{BuildCx, ConsumerMatch, Flow, HookCx, PerRequest, RequestCx};
 
 use super::body;
 use super::consumer::Told;
+
+/// Groups of a caller that has been authenticated without a consumer.
+type Groups = Box<[Box<str>]>;
+
+/// The groups, where a caller without a consumer has been authenticated.
+static WITHOUT_CONSUMER: LazyLock<PerRequest<Groups>> = LazyLock::new(PerRequest::new);
+
+/// Groups that a plugin has found of a caller without a consumer; `None` where no such caller has been authenticated.
+pub(super) fn groups_without_consumer(cx: &impl HookCx) -> Option<&[Box<str>]> {
+    WITHOUT_CONSUMER.get(cx).map(|groups| &**groups)
+}
 
 /// Outcome of authentication: the caller, the anonymous consumer or a refusal.
 #[derive(Debug)]
@@ -34,7 +47,15 @@ impl Caller {
     /// True if another plugin has authenticated the request, so that this one has nothing to say: where plugins have an
     /// anonymous consumer, one of them is enough.
     pub(super) fn is_done(&self, cx: &RequestCx<'_>) -> bool {
-        self.has_anonymous && cx.consumer().is_some_and(|who| Some(who.consumer) != self.anonymous)
+        let is_known = |who: ConsumerMatch| Some(who.consumer) != self.anonymous;
+        self.has_anonymous && cx.consumer().map_or_else(|| groups_without_consumer(cx).is_some(), is_known)
+    }
+
+    /// Says that a caller without a consumer has this credential and belongs to these groups.
+    pub(super) fn accept_alone(&self, cx: &mut RequestCx<'_>, credential: &[u8], groups: Groups) -> Flow {
+        self.told.authenticate_alone(cx, credential);
+        WITHOUT_CONSUMER.put(cx, groups);
+        Flow::Continue
     }
 
     /// Says who calls. Without `credential` the upstream is told the id of the credential.

@@ -137,14 +137,27 @@ impl Told {
         }
     }
 
+    /// Says that a caller without a consumer has this credential.
+    pub(super) fn authenticate_alone(&self, cx: &mut RequestCx<'_>, credential: &[u8]) {
+        cx.forget_consumer();
+        self.clear(cx);
+        let [.., identifier] = &self.fields;
+        cx.request_mut().head.fields.add(identifier.text(), credential);
+    }
+
+    /// Drops the fields as the client sent them.
+    fn clear(&self, cx: &mut RequestCx<'_>) {
+        for field in self.fields.iter().chain([&self.anonymous]) {
+            cx.request_mut().remove_field(field);
+        }
+    }
+
     /// Says who calls. What the client sent in these fields is dropped. `credential` is `None` for the anonymous
     /// consumer.
     pub(super) fn authenticate(&self, cx: &mut RequestCx<'_>, who: ConsumerMatch, credential: Option<&[u8]>) {
         cx.set_consumer_alone(who);
         let [id, username, custom_id, identifier] = &self.fields;
-        for field in self.fields.iter().chain([&self.anonymous]) {
-            cx.request_mut().remove_field(field);
-        }
+        self.clear(cx);
         let tables = cx.tables();
         let fields = &mut cx.request_mut().head.fields;
         let table = tables.as_ref().and_then(|tables| tables.credentials.get(usize::from(self.position)));

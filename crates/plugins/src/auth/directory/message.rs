@@ -1,4 +1,4 @@
-//! A bind and its answer in the basic encoding rules (RFC 4511 sections 4.2 and 5.1).
+//! A bind, a request for TLS and their answers in the basic encoding rules (RFC 4511 sections 4.2, 4.14 and 5.1).
 
 /// Number of the message on its connection, on which no other one is under way.
 const ID: u8 = 1;
@@ -9,10 +9,15 @@ const ENUMERATED: u8 = 0x0a;
 const SEQUENCE: u8 = 0x30;
 const BIND_REQUEST: u8 = 0x60;
 const BIND_RESPONSE: u8 = 0x61;
+const EXTENDED_REQUEST: u8 = 0x77;
+const EXTENDED_RESPONSE: u8 = 0x78;
 /// Simple authentication: a choice with the number 0.
 const SIMPLE: u8 = 0x80;
 
-/// Meaning of an answer to a bind.
+/// Name of the request for TLS (RFC 4511 section 4.14.1).
+const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
+
+/// Meaning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Good,
@@ -28,9 +33,21 @@ pub(super) fn bind(dn: &[u8], password: &[u8]) -> Vec<u8> {
     put(&mut request, INTEGER, &[3]);
     put(&mut request, OCTETS, dn);
     put(&mut request, SIMPLE, password);
+    message(BIND_REQUEST, &request)
+}
+
+/// A request for TLS on the connection.
+pub(super) fn start_tls() -> Vec<u8> {
+    let mut request = Vec::with_capacity(START_TLS.len() + 2);
+    // The name of the request: a choice with the number 0.
+    put(&mut request, SIMPLE, START_TLS);
+    message(EXTENDED_REQUEST, &request)
+}
+
+fn message(tag: u8, request: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(request.len() + 16);
     put(&mut message, INTEGER, &[ID]);
-    put(&mut message, BIND_REQUEST, &request);
+    put(&mut message, tag, request);
     let mut whole = Vec::with_capacity(message.len() + 8);
     put(&mut whole, SEQUENCE, &message);
     whole
@@ -50,7 +67,7 @@ fn put(out: &mut Vec<u8>, tag: u8, content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-/// Bytes that are no answer to a bind.
+/// Bytes that are no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -59,13 +76,25 @@ pub(super) struct Broken;
 /// # Errors
 /// The bytes are no answer to a bind, or more than one.
 pub(super) fn answer(bytes: &[u8]) -> Result<Option<Answer>, Broken> {
+    read(BIND_RESPONSE, bytes)
+}
+
+/// The answer to a request for TLS; `None`: there is more of it to come.
+///
+/// # Errors
+/// The bytes are no such answer, or more: they would be of whoever stands in between, and not under TLS.
+pub(super) fn answer_to_start_tls(bytes: &[u8]) -> Result<Option<Answer>, Broken> {
+    read(EXTENDED_RESPONSE, bytes)
+}
+
+fn read(tag: u8, bytes: &[u8]) -> Result<Option<Answer>, Broken> {
     let Some((message, rest)) = take(bytes, SEQUENCE)? else { return Ok(None) };
     if !rest.is_empty() {
         return Err(Broken);
     }
     // Within the message nothing is to come.
     let (id, rest) = take(message, INTEGER)?.ok_or(Broken)?;
-    let (response, _) = take(rest, BIND_RESPONSE)?.ok_or(Broken)?;
+    let (response, _) = take(rest, tag)?.ok_or(Broken)?;
     let (code, rest) = take(response, ENUMERATED)?.ok_or(Broken)?;
     let (_, rest) = take(rest, OCTETS)?.ok_or(Broken)?;
     take(rest, OCTETS)?.ok_or(Broken)?;
@@ -102,7 +131,7 @@ fn take(bytes: &[u8], tag: u8) -> Result<Option<Element<'_>>, Broken> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Broken, answer, bind};
+    use super::{Answer, Broken, answer, answer_to_start_tls, bind, start_tls};
 
     #[test]
     fn a_bind_is_encoded() {
@@ -111,6 +140,15 @@ mod tests {
         let long = bind(&[b'a'; 300], b"pw");
         assert_eq!(long.get(..4), Some(&b"\x30\x82\x01\x3e"[..]));
         assert_eq!(long.len(), 4 + 0x13e);
+    }
+
+    #[test]
+    fn tls_is_asked_for() {
+        assert_eq!(start_tls(), b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
+        let good = b"\x30\x0c\x02\x01\x01\x78\x07\x0a\x01\x00\x04\x00\x04\x00";
+        assert_eq!(answer_to_start_tls(good), Ok(Some(Answer::Good)));
+        assert_eq!(answer_to_start_tls(&[&good[..], b"\x30"].concat()), Err(Broken), "bytes before TLS");
+        assert_eq!(answer(good), Err(Broken));
     }
 
     #[test]
