@@ -6,6 +6,7 @@ pub mod buffers;
 pub mod datagrams;
 pub mod names;
 mod network;
+pub mod pipe;
 mod stream;
 pub mod sys;
 pub mod tls;

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -87,6 +87,32 @@ impl Socket {
     /// Ready if there may be something to read; the caller has to read next.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.source.poll_read_ready(cx)
+    }
+
+    /// True if bytes were read ahead that no read has taken yet.
+    #[must_use]
+    pub fn has_unread(&self) -> bool {
+        self.source.has_unread()
+    }
+
+    /// Moves bytes into a pipe: see [`Source::poll_splice_into`].
+    pub(crate) fn poll_splice_into(
+        &self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.source.poll_splice_into(cx, pipe, most)
+    }
+
+    /// Moves bytes out of a pipe: see [`Source::poll_splice_from`].
+    pub(crate) fn poll_splice_from(
+        &self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.source.poll_splice_from(cx, pipe, most)
     }
 
     /// True if written bytes wait for room in the socket.

@@ -9,6 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::pipe::SpliceFlags;
 
 use crate::reactor::READ_AHEAD;
 use crate::task::Core;
@@ -283,16 +284,7 @@ impl Source {
     /// Errors of the socket, including those of earlier writes. An error persists.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let state = &*self.state;
-        self.settle();
-        if let Some(rest) = &*state.rest.borrow() {
-            if let Some(kind) = rest.error {
-                return Poll::Ready(Err(kind.into()));
-            }
-            if !rest.unsent.is_empty() {
-                state.write.wait(cx);
-                return Poll::Pending;
-            }
-        }
+        ready!(self.poll_sent(cx))?;
         loop {
             // A socket nearly always has room, so readiness is only checked after an incomplete write.
             if state.is_full.get() {
@@ -319,6 +311,67 @@ impl Source {
                 return Poll::Ready(Ok(n));
             }
         }
+    }
+
+    /// Moves up to `most` bytes from the socket into a pipe without copying them; 0 at the end.
+    ///
+    /// The pipe has to be non-blocking and empty: a full one cannot be told from a socket without bytes. Bytes that were
+    /// read ahead ([`Source::has_unread`]) have to be taken before.
+    ///
+    /// # Errors
+    /// Errors of the socket.
+    pub fn poll_splice_into(&self, cx: &mut Context<'_>, pipe: BorrowedFd<'_>, most: usize) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_readable(cx));
+            match rustix::pipe::splice(&self.state.fd, None, pipe, None, most, SpliceFlags::NONBLOCK) {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::WOULDBLOCK) => self.state.read.clear(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    /// Moves up to `most` bytes from a pipe into the socket without copying them, after everything that was written.
+    /// The pipe has to hold some.
+    ///
+    /// # Errors
+    /// Errors of the socket, including those of earlier writes.
+    pub fn poll_splice_from(&self, cx: &mut Context<'_>, pipe: BorrowedFd<'_>, most: usize) -> Poll<io::Result<usize>> {
+        let state = &*self.state;
+        ready!(self.poll_sent(cx))?;
+        loop {
+            if state.is_full.get() {
+                ready!(self.poll_writable(cx));
+            }
+            let moved = rustix::pipe::splice(pipe, None, &state.fd, None, most, SpliceFlags::NONBLOCK);
+            let is_full = moved == Err(Errno::WOULDBLOCK);
+            state.is_full.set(is_full);
+            match moved {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::WOULDBLOCK) => state.write.clear(),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    state.set_error(error);
+                    return Poll::Ready(Err(error.into()));
+                }
+            }
+        }
+    }
+
+    /// Ready when nothing that was written waits for room.
+    fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.settle();
+        if let Some(rest) = &*self.state.rest.borrow() {
+            if let Some(kind) = rest.error {
+                return Poll::Ready(Err(kind.into()));
+            }
+            if !rest.unsent.is_empty() {
+                self.state.write.wait(cx);
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Sends the source's queued bytes, and everything else in the outbox with them.

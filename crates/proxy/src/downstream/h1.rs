@@ -58,6 +58,11 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     fn server_name(&self) -> Option<&str> {
         None
     }
+
+    /// The socket, where the bytes of the stream are those of the socket.
+    fn plain(&self) -> Option<&Socket> {
+        None
+    }
 }
 
 impl ClientStream for Socket {
@@ -75,6 +80,10 @@ impl ClientStream for Socket {
 
     fn has_pending_write(&self) -> bool {
         Socket::has_pending_write(self)
+    }
+
+    fn plain(&self) -> Option<&Socket> {
+        Some(self)
     }
 }
 

@@ -2,14 +2,20 @@
 //!
 //! Bytes go through one buffer of the thread, which is taken for one read and the write after it. Only what a side does not
 //! take at once is kept with the stream, so an idle stream holds no buffer, and one whose peer is slow at most
-//! [`MOST`] each way.
+//! [`MOST`] each way. A stream of many bytes without TLS on either side goes through a pipe of the thread instead
+//! ([`weir_net::pipe`]), which the kernel fills and empties without copying.
 
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_net::pipe::{self, Pipe};
+use weir_net::sys::Socket;
 use weir_plugin::host::buffers::Held;
+
+use crate::downstream::h1::ClientStream;
+use crate::upstream::stream::NodeStream;
 
 /// Most bytes that are read at once.
 const MOST: usize = 64 << 10;
@@ -17,9 +23,31 @@ const MOST: usize = 64 << 10;
 const LEAST: usize = 4 << 10;
 /// Bytes that one direction moves before other tasks of the worker have their turn.
 const TURN: usize = 256 << 10;
+/// Reads in a row that fill the buffer, after which a direction goes through a pipe.
+const FULL_READS: u8 = 2;
+/// Fewest bytes that are worth a pipe: a direction that finds fewer goes back to the buffer.
+const WORTH_A_PIPE: usize = 16 << 10;
 
 thread_local! {
     static ROOM: RefCell<Box<[u8]>> = RefCell::new(vec![0; MOST].into());
+}
+
+/// One side of a stream.
+pub(super) trait Side: AsyncRead + AsyncWrite + Unpin {
+    /// The socket, without TLS.
+    fn plain(&self) -> Option<&Socket>;
+}
+
+impl<S: ClientStream> Side for S {
+    fn plain(&self) -> Option<&Socket> {
+        ClientStream::plain(self)
+    }
+}
+
+impl Side for NodeStream {
+    fn plain(&self) -> Option<&Socket> {
+        Self::plain(self)
+    }
 }
 
 /// One direction.
@@ -29,6 +57,10 @@ pub(super) struct Way {
     rest: Vec<u8>,
     written: usize,
     held: Held,
+    /// Reads in a row that have filled the buffer.
+    full_reads: u8,
+    /// The pipe with bytes on their way.
+    pipe: Option<Pipe>,
     /// Bytes that the receiving side has taken.
     pub(super) moved: u64,
     ended: bool,
@@ -44,15 +76,11 @@ impl Way {
     }
 
     /// Moves on; ready when this direction has ended, and the receiving side was told.
-    pub(super) fn poll<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &mut R,
-        to: &mut W,
-    ) -> Poll<()> {
+    pub(super) fn poll<R: Side, W: Side>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<()> {
         let mut turn = TURN;
         loop {
             ready!(self.poll_rest(cx, to));
+            ready!(self.poll_drain(cx, to));
             if self.broken {
                 return Poll::Ready(());
             }
@@ -67,8 +95,66 @@ impl Way {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let moved = ready!(self.poll_through(cx, from, to));
+            let moved = match self.has_pipe(from, to) {
+                true => ready!(self.poll_fill(cx, from)),
+                false => ready!(self.poll_through(cx, from, to)),
+            };
             turn = turn.saturating_sub(moved);
+        }
+    }
+
+    /// True if bytes are to go through a pipe, and there is one.
+    fn has_pipe<R: Side, W: Side>(&mut self, from: &R, to: &W) -> bool {
+        let is_long = self.full_reads >= FULL_READS && to.plain().is_some();
+        if !is_long || !from.plain().is_some_and(|socket| !socket.has_unread()) {
+            return false;
+        }
+        if self.pipe.is_none() && self.held.grow_if_plenty(pipe::MOST) {
+            self.pipe = Pipe::take();
+        }
+        self.pipe.is_some()
+    }
+
+    /// Moves bytes into the pipe. A direction that waits for bytes gives its pipe back.
+    fn poll_fill<R: Side>(&mut self, cx: &mut Context<'_>, from: &R) -> Poll<usize> {
+        let (Some(socket), Some(pipe)) = (from.plain(), &mut self.pipe) else { return Poll::Ready(0) };
+        let filled = pipe.poll_fill(cx, socket);
+        match filled {
+            Poll::Ready(Ok(n)) => {
+                self.ended = n == 0;
+                if n < WORTH_A_PIPE {
+                    self.full_reads = 0;
+                }
+                return Poll::Ready(n);
+            }
+            Poll::Ready(Err(_)) => self.broken = true,
+            Poll::Pending => {}
+        }
+        self.give_back();
+        filled.map(|_| 0)
+    }
+
+    /// Moves bytes of the pipe on.
+    fn poll_drain<W: Side>(&mut self, cx: &mut Context<'_>, to: &W) -> Poll<()> {
+        while let (Some(socket), Some(pipe)) = (to.plain(), self.pipe.as_mut().filter(|pipe| pipe.filled() > 0)) {
+            match ready!(pipe.poll_drain(cx, socket)) {
+                Ok(n @ 1..) => self.moved += n as u64,
+                Ok(0) | Err(_) => {
+                    self.broken = true;
+                    break;
+                }
+            }
+        }
+        if self.full_reads < FULL_READS || self.broken {
+            self.give_back();
+        }
+        Poll::Ready(())
+    }
+
+    /// Gives the pipe back, to which bytes may be left only of a stream that is broken.
+    fn give_back(&mut self) {
+        if self.pipe.take().is_some() {
+            self.held.shrink_to(0);
         }
     }
 
@@ -105,6 +191,9 @@ impl Way {
             let mut buf = ReadBuf::new(room.get_mut(..most).unwrap_or_default());
             let read = Pin::new(from).poll_read(cx, &mut buf);
             let bytes = buf.filled();
+            if read.is_ready() {
+                self.full_reads = if bytes.len() == MOST { self.full_reads.saturating_add(1) } else { 0 };
+            }
             let mut written = 0;
             match read {
                 Poll::Ready(Ok(())) if bytes.is_empty() => self.ended = true,

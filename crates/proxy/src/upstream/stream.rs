@@ -42,6 +42,14 @@ impl NodeStream {
         }
     }
 
+    /// The socket, without TLS.
+    pub(crate) fn plain(&self) -> Option<&Socket> {
+        match self {
+            Self::Plain(socket) => Some(socket),
+            Self::Tls(_) => None,
+        }
+    }
+
     /// The SNI host, with TLS.
     pub(crate) fn host(&self) -> Option<&[u8]> {
         match self {
