@@ -34,6 +34,7 @@ mod loggly;
 mod measures;
 mod media;
 mod mocking;
+mod mtls_auth;
 mod no_route;
 mod oauth2;
 mod openid_connect;
@@ -90,6 +91,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ldap_auth::LdapAuth,
         &loggly::Loggly,
         &mocking::Mocking,
+        &mtls_auth::MtlsAuth,
         &no_route::NoRoute,
         &oauth2::Oauth2,
         &openid_connect::OpenidConnect,
