@@ -59,6 +59,10 @@ pub(crate) static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         credential("jwt_secrets", "jwts", "jwt", "key"),
         credential("hmacauth_credentials", "hmac-auths", "hmac-auth", "username"),
         credential("oauth2_credentials", "oauth2", "oauth2", "client_id"),
+        Kind {
+            together: &["subject_name", "ca_certificate"],
+            ..credential("mtls_auth_credentials", "mtls-auths", "mtls-auth", "")
+        },
         Kind { together: &["consumer", "group"], plugin: Some("acl"), ..kind("acls", Some("acls"), "acls", "group") },
         Kind {
             together: &["name", "route", "service", "consumer"],
@@ -102,7 +106,7 @@ fn described(name: &str, own: &Value) -> Value {
         json!({ "created_at": { "type": "integer", "timestamp": true, "auto": true } }),
     ];
     if !matches!(name, "keyauth_credentials" | "basicauth_credentials" | "jwt_secrets" | "hmacauth_credentials")
-        && !matches!(name, "oauth2_credentials" | "acls")
+        && !matches!(name, "oauth2_credentials" | "mtls_auth_credentials" | "acls")
     {
         fields.push(json!({ "updated_at": { "type": "integer", "timestamp": true, "auto": true } }));
     }

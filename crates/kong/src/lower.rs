@@ -11,16 +11,18 @@
 //! | certificate with its SNIs | ssl |
 
 mod address;
+mod client_certificates;
 mod consumers;
 mod expression;
 mod groups;
 mod health;
+mod names;
 mod plugins;
 mod routes;
 mod services;
 mod streams;
 
-pub(crate) use plugins::may_be_left_out;
+pub(crate) use names::may_be_left_out;
 pub(crate) use routes::escaped;
 
 use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
@@ -41,7 +43,8 @@ pub(crate) const LAYER: &str = ".";
 pub(crate) fn lower(document: &Document, is_hashed: bool, mark: Mark, found: &mut Vec<Diagnostic>) -> Lowered {
     let mut lowered = Lowered::new(mark);
     let plugins = plugins::Scoped::of(document, found);
-    certificates(document, &mut lowered, found);
+    let asked = client_certificates::Asked::of(document, &plugins, found);
+    certificates(document, &asked, &mut lowered, found);
     consumers::lower(document, &plugins, is_hashed, &mut lowered, found);
     services::lower(document, &plugins, &mut lowered, found);
     plugins.lower_global(mark, &mut lowered);
@@ -53,17 +56,19 @@ pub(crate) fn lower(document: &Document, is_hashed: bool, mark: Mark, found: &mu
     lowered
 }
 
-fn certificates(document: &Document, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+fn certificates(
+    document: &Document,
+    asked: &client_certificates::Asked,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
     for (number, certificate) in document.of(EntityKind::Certificates) {
-        let snis: Vec<Node> = document
-            .children(EntityKind::Snis, "certificate", number)
-            .filter_map(|sni| sni.node.get("name").cloned())
-            .collect();
+        let snis = document.children(EntityKind::Snis, "certificate", number);
+        let snis: Vec<Node> = snis.filter_map(|sni| sni.node.get("name").cloned()).collect();
         if snis.is_empty() {
             continue;
         }
         let mut item = map(certificate.node.mark, [("id", text(&certificate.id))]);
-        item.insert("snis", list(certificate.node.mark, snis));
         for field in ["cert", "key"] {
             item.insert(field, certificate.node.get(field).cloned().unwrap_or_else(|| text("")));
         }
@@ -72,7 +77,17 @@ fn certificates(document: &Document, lowered: &mut Lowered, found: &mut Vec<Diag
                 item.insert(field, list(value.mark, vec![value.clone()]));
             }
         }
-        lowered.add(ResourceKind::Ssls, item, certificate.origin());
+        for (at, (names, asks)) in asked.divide(snis).into_iter().enumerate() {
+            let mut item = item.clone();
+            if at > 0 {
+                item.insert("id", text(&format!("{LAYER}{}", certificate.id)));
+            }
+            item.insert("snis", list(certificate.node.mark, names));
+            if asks {
+                item.insert("ask_client", flag(true));
+            }
+            lowered.add(ResourceKind::Ssls, item, certificate.origin());
+        }
     }
     for (_, sni) in document.of(EntityKind::Snis).filter(|(_, sni)| sni.reference("certificate").is_none()) {
         found.push(sni.fault("certificate", "required field missing"));

@@ -1,5 +1,6 @@
 //! TLS on a worker's sockets: handshakes and their queue, streams of both sides, and the client side.
 
+pub mod authorities;
 pub mod client;
 pub mod pem;
 pub mod stream;

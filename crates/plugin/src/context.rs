@@ -150,6 +150,13 @@ impl RequestCx<'_> {
         self.0.traceparent.extend_from_slice(text);
     }
 
+    /// The certificate that the client has shown where it was asked for one without verification (`ask_client`): it has proved
+    /// that it has the key, and nothing else is known.
+    #[must_use]
+    pub fn client_certificate(&self) -> Option<crate::Chain> {
+        crate::certificates::of_connection(self.0.client.connection)
+    }
+
     /// The tables of the configuration; a further reference, of this thread, so that the request can be changed meanwhile.
     #[must_use]
     pub fn tables(&self) -> Option<Rc<Arc<Tables>>> {

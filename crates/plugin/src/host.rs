@@ -4,6 +4,7 @@
 mod contexts;
 pub(crate) mod definition;
 
+pub use crate::certificates::ShownCertificate;
 pub use crate::ending::end_worker;
 pub use crate::exchange::{BUFFER, Exchange, StreamInfo, Times, UpstreamInfo};
 pub use contexts::{body, log, request, request_body, response, upstream_request};

@@ -19,6 +19,7 @@ mod arguments;
 mod buffers;
 mod callout;
 mod captures;
+mod certificates;
 mod consumer;
 mod context;
 mod definition;
@@ -48,6 +49,7 @@ pub use arguments::ArgumentNames;
 pub use buffers::{Held, NO_ROOM};
 pub use callout::{Callout, CalloutError, CalloutResponse, InnerConnection, Io};
 pub use captures::Captures;
+pub use certificates::Chain;
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
 pub use context::{Answer, BodyCx, HookCx, HookCxMut, LogCx, RequestBodyCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{

@@ -35,6 +35,7 @@ mod loggly;
 mod measures;
 mod media;
 mod mocking;
+mod mtls_auth;
 mod no_route;
 mod oauth2;
 mod openid_connect;
@@ -91,6 +92,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ldap_auth::LdapAuth,
         &loggly::Loggly,
         &mocking::Mocking,
+        &mtls_auth::MtlsAuth,
         &no_route::NoRoute,
         &oauth2::Oauth2,
         &openid_connect::OpenidConnect,

@@ -332,9 +332,13 @@ async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>, http2: bo
     match Box::pin(downstream::tls::accept(stream, &worker, if http2 { Offer::Http2 } else { Offer::Http1 })).await {
         Ok(stream) if stream.is_http2() => {
             let tls = stream.facts();
+            let _shown = stream.show_certificate(client.connection);
             Box::pin(downstream::h2::serve(stream, client, Some(tls), worker)).await;
         }
-        Ok(stream) => downstream::h1::serve(stream, client, worker).await,
+        Ok(stream) => {
+            let _shown = stream.show_certificate(client.connection);
+            downstream::h1::serve(stream, client, worker).await;
+        }
         Err(NoSession::PlainHttp(stream, received)) => {
             Box::pin(downstream::h1::refuse_without_tls(stream, client, worker, &received)).await;
         }

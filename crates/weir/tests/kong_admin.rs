@@ -370,7 +370,7 @@ fn the_calls_of_deck_leave_no_difference() {
     {
         assert_eq!(must(&gateway, "GET", &format!("{path}?size=1000"), "")["data"], json!([]), "{path}");
     }
-    for path in ["/consumer_groups", "/mtls-auths", "/keys", "/key-sets", "/partials", "/custom-plugins"] {
+    for path in ["/consumer_groups", "/keys", "/key-sets", "/partials", "/custom-plugins"] {
         assert_eq!(send(&gateway, "GET", path, "").status, 404, "{path}");
     }
     let mut all = wanted(&origin.node());

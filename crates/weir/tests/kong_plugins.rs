@@ -103,11 +103,27 @@ fn examples_of_kongs_plugins_are_right() {
 }
 
 /// Credentials of the examples of plugins that authenticate.
-const CREDENTIALS: [(&str, &str); 5] = [
+const CREDENTIALS: [(&str, &str); 6] = [
     ("key-auth", "keyauth_credentials: [{key: demo}]"),
     ("basic-auth", "basicauth_credentials: [{username: alice, password: demo}]"),
     ("jwt", "jwt_secrets: [{key: shop, secret: a-secret-of-at-least-32-characters}]"),
     ("hmac-auth", "hmacauth_credentials: [{username: alice, secret: demo}]"),
+    (
+        "mtls-auth",
+        "mtls_auth_credentials: [{subject_name: alice.test}]\n\
+        ca_certificates:\n- id: 8f6f9ad1-2c8c-4a0d-9d6c-0f4a1b2c3d4e\n\x20 cert: |\n\
+        \x20   -----BEGIN CERTIFICATE-----\n\
+        \x20   MIIBmzCCAUGgAwIBAgIUFw2llNTZAkEUUiOpUklNfvbZiQ0wCgYIKoZIzj0EAwIw\n\
+        \x20   IjEgMB4GA1UEAwwXQXV0aG9yaXR5IG9mIGFuIGV4YW1wbGUwIBcNMjYxMTI2MTk0\n\
+        \x20   MDM0WhgPMjEyNjExMDIxOTQwMzRaMCIxIDAeBgNVBAMMF0F1dGhvcml0eSBvZiBh\n\
+        \x20   biBleGFtcGxlMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEYNLvtsZxNjQ56ugH\n\
+        \x20   lS/YReh5YwZ+ZfaJkaUssos+rlk5x0NvD7EFty39DXiZ24ZCXPjbPy+RbbbgJ1SX\n\
+        \x20   3Pe6TqNTMFEwHQYDVR0OBBYEFOYzdLEM6PgdU9fYslBjJxukEjrJMB8GA1UdIwQY\n\
+        \x20   MBaAFOYzdLEM6PgdU9fYslBjJxukEjrJMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZI\n\
+        \x20   zj0EAwIDSAAwRQIgHnnajnrT0EiKCa5mvZ09N2l9ycbiNOeViyL9HeFJeVgCIQDO\n\
+        \x20   06oQ82dtDKinCysL7ZqLYHnt1H63mEUcEC3HZ/TFdQ==\n\
+        \x20   -----END CERTIFICATE-----",
+    ),
     (
         "oauth2",
         "oauth2_credentials: [{name: shop, client_id: shop, client_secret: demo, redirect_uris: ['http://127.0.0.1/']}]",

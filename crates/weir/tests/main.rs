@@ -59,6 +59,7 @@ mod interop;
 mod kafka;
 mod kong;
 mod kong_admin;
+mod kong_client_certificates;
 mod kong_conf;
 mod kong_config;
 mod kong_convert;

@@ -48,6 +48,10 @@ resource! {
         /// Verification of clients.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub client: Option<ClientVerification>,
+        /// Asks clients for a certificate and verifies none, for a plugin that does so by itself, such as Kong's `mtls-auth`. Without
+        /// effect beside `client`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub ask_client: bool,
         /// State of the certificate: in use or not.
         #[serde(default)]
         pub status: Status,

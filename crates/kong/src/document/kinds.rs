@@ -25,6 +25,7 @@ pub(crate) enum EntityKind {
     Jwt,
     HmacAuth,
     Oauth2,
+    MtlsAuth,
 }
 
 /// Description of a kind.
@@ -136,7 +137,7 @@ impl Shape {
 
 impl EntityKind {
     /// All kinds; a kind that others refer to does not have to come first.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         E::Services,
         E::Routes,
         E::Upstreams,
@@ -154,6 +155,7 @@ impl EntityKind {
         E::Jwt,
         E::HmacAuth,
         E::Oauth2,
+        E::MtlsAuth,
     ];
 
     /// The kind of a collection.
@@ -180,6 +182,7 @@ impl EntityKind {
             E::Jwt => &JWT,
             E::HmacAuth => &HMAC_AUTH,
             E::Oauth2 => &OAUTH2,
+            E::MtlsAuth => &MTLS_AUTH,
         }
     }
 }
@@ -310,6 +313,7 @@ static CONSUMER_KIND: Description = Description {
         ("jwt_secrets", "consumer"),
         ("hmacauth_credentials", "consumer"),
         ("oauth2_credentials", "consumer"),
+        ("mtls_auth_credentials", "consumer"),
     ],
     ..Description::PLAIN
 };
@@ -466,6 +470,24 @@ static OAUTH2: Description = Description {
         ("client_type", Text),
         ("hash_secret", Flag),
         ("redirect_uris", Texts),
+    ],
+    ..Description::PLAIN
+};
+
+static MTLS_AUTH: Description = Description {
+    section: "mtls_auth_credentials",
+    noun: "mtls-auth credential",
+    name: "id",
+    required: &["subject_name"],
+    fields: &[
+        ID,
+        TAGS,
+        CREATED,
+        UPDATED,
+        CONSUMER,
+        ("subject_name", Text),
+        ("ca_certificate", Reference(E::CaCertificates)),
+        PLAN,
     ],
     ..Description::PLAIN
 };

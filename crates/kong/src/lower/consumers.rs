@@ -2,8 +2,9 @@
 
 use weir_config::{Diagnostic, Lowered, Node, ResourceKind, Username};
 
+use super::client_certificates::MTLS_AUTH;
 use super::plugins::{Layers, Scoped};
-use super::{flag, list, map, text};
+use super::{LAYER, flag, list, map, text};
 use crate::document::{Document, Entity, EntityKind};
 
 /// Kinds of credentials that stand beside a consumer, with their plugins.
@@ -24,6 +25,7 @@ pub(crate) fn lower(
     found: &mut Vec<Diagnostic>,
 ) {
     let mut layers = Layers::default();
+    let finds_names = !plugins.routes_with(MTLS_AUTH).is_empty();
     for (number, consumer) in document.of(EntityKind::Consumers) {
         if consumer.text("username").is_none() && consumer.text("custom_id").is_none() {
             let text = "at least one of these fields must be non-empty: 'custom_id', 'username'";
@@ -67,6 +69,11 @@ pub(crate) fn lower(
                 credentials.push(lowered);
             }
         }
+        let named = certificate_names(document, number, consumer, finds_names);
+        credentials.extend(named.into_iter().map(|(id, conf)| {
+            let held = map(mark, [(MTLS_AUTH, conf)]);
+            map(mark, [("id", text(&id)), ("plugins", held)])
+        }));
         entity.elsewhere.extend(own.elsewhere);
         let brought = plugins.brought(number, &mut layers, lowered);
         entity.on_routes = brought.on_routes;
@@ -77,12 +84,34 @@ pub(crate) fn lower(
         }
         lowered.add(ResourceKind::Consumers, item, entity);
     }
-    let kinds = CREDENTIALS.map(|(kind, _)| kind).into_iter().chain([EntityKind::Acls]);
+    let kinds = CREDENTIALS.map(|(kind, _)| kind).into_iter().chain([EntityKind::MtlsAuth, EntityKind::Acls]);
     for (_, credential) in kinds.flat_map(|kind| document.of(kind)) {
         if credential.reference("consumer").is_none() {
             found.push(credential.fault("consumer", "required field missing"));
         }
     }
+}
+
+/// Names in certificates that belong to a consumer: those of its credentials, and its own where plugins look for these. Each with
+/// an id, and in the form of the plugin.
+fn certificate_names(document: &Document, number: usize, consumer: &Entity, finds_names: bool) -> Vec<(String, Node)> {
+    let mut names = Vec::new();
+    for credential in document.children(EntityKind::MtlsAuth, "consumer", number) {
+        let authority = credential.reference("ca_certificate").and_then(|number| document.entities.get(number));
+        let authority = authority.map(|authority| format!(" {}", authority.id)).unwrap_or_default();
+        let name = credential.text("subject_name").unwrap_or_default();
+        let key = text(&format!("subject{authority}:{name}"));
+        let conf = map(credential.node.mark, [("id", text(&credential.id)), ("key", key)]);
+        names.push((credential.id.clone(), conf));
+    }
+    for field in ["username", "custom_id"].into_iter().filter(|_| finds_names) {
+        if let Some(name) = consumer.text(field) {
+            let key = text(&format!("{field}:{name}"));
+            let conf = map(consumer.node.mark, [("id", text(&consumer.id)), ("key", key)]);
+            names.push((format!("{LAYER}{field}.{}", consumer.id), conf));
+        }
+    }
+    names
 }
 
 /// The name of a consumer in the model: the user name where the model takes it, else the id.

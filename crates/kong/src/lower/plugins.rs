@@ -13,15 +13,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use weir_config::diagnostic::nearest;
-use weir_config::{Diagnostic, Hint, Kind, Lowered, Mark, Node, OnRoutes, ResourceKind};
+use weir_config::{Diagnostic, Kind, Lowered, Mark, Node, OnRoutes, ResourceKind};
 use weir_plugins::kong::definitions;
 
 use super::address::Address;
+use super::client_certificates::MTLS_AUTH;
 use super::groups::Groups;
+use super::names::is_known;
 use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, number, services, text};
-use crate::document::{Document, Entity, EntityKind, rule, whole};
-use crate::front_end::plugin_names;
+use crate::document::{Document, Entity, EntityKind, whole};
 
 /// Name of the plugin whose configuration becomes limits of routes.
 const TIMEOUT: &str = "upstream-timeout";
@@ -241,6 +241,18 @@ impl<'d> Scoped<'d> {
         Some(id.clone())
     }
 
+    /// The plugins of this name, each with the routes that it is for; `None`: all.
+    pub(crate) fn routes_with(&self, name: &str) -> Vec<(&'d Entity, Option<Vec<usize>>)> {
+        let mut all = Vec::new();
+        for (scope, plugins) in &self.by_scope {
+            let is_general = scope.route.is_none() && scope.service.is_none();
+            for plugin in plugins.iter().filter(|plugin| plugin.text("name") == Some(name)) {
+                all.push((*plugin, (!is_general).then(|| self.routes_of(*scope))));
+            }
+        }
+        all
+    }
+
     /// Numbers of the routes that a scope is for.
     fn routes_of(&self, scope: Scope) -> Vec<usize> {
         match (scope.route, scope.service) {
@@ -310,6 +322,18 @@ impl<'d> Scoped<'d> {
         }
     }
 
+    /// Writes the certificates beside the ids of authorities.
+    fn complete_authorities(&self, config: &mut Node) {
+        let ids = config.get("ca_certificates").and_then(Node::as_seq).unwrap_or_default();
+        let authority = |id: &Node| {
+            let number = self.document.find(EntityKind::CaCertificates, id.as_str()?)?;
+            let cert = self.document.entities.get(number)?.node.get("cert")?.clone();
+            Some(map(id.mark, [("id", id.clone()), ("cert", cert)]))
+        };
+        let authorities = list(config.mark, ids.iter().filter_map(authority).collect());
+        config.insert("authorities", authorities);
+    }
+
     fn collect(&self, scope: Scope) -> Plugins {
         let mut plugins = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
         self.plugins(scope).for_each(|plugin| self.put(scope, plugin, &mut plugins));
@@ -321,8 +345,13 @@ impl<'d> Scoped<'d> {
         let mark = plugin.node.mark;
         let mut config = plugin.node.get("config").cloned().unwrap_or_else(|| map(mark, []));
         drop_nulls(&mut config);
-        if let Some(anonymous) = config.get("anonymous").and_then(|node| self.consumer(node)) {
-            config.insert("anonymous", anonymous);
+        for field in ["anonymous", "default_consumer"] {
+            if let Some(consumer) = config.get(field).and_then(|node| self.consumer(node)) {
+                config.insert(field, consumer);
+            }
+        }
+        if name == MTLS_AUTH {
+            self.complete_authorities(&mut config);
         }
         if name == CANARY {
             self.complete_canary(scope, &mut config);
@@ -442,80 +471,3 @@ fn is_on_streams(document: &Document, plugin: &Entity) -> bool {
     let on = |field: &str| plugin.reference(field).and_then(|number| document.entities.get(number));
     on("route").is_some_and(super::address::is_stream) || on("service").is_some_and(super::address::is_of_streams)
 }
-
-/// True for a plugin that there is; says what is wrong with others.
-fn is_known(plugin: &Entity, found: &mut Vec<Diagnostic>) -> bool {
-    let Some(name) = plugin.text("name") else { return false };
-    if plugin_names().any(|known| known == name) {
-        return true;
-    }
-    let fault = match () {
-        () if BUNDLED.contains(&name) => plugin.fault("name", format!("plugin '{name}' of Kong is not supported yet")),
-        () if ENTERPRISE.contains(&name) => {
-            plugin.fault("name", format!("plugin '{name}' of Kong Enterprise is not supported yet"))
-        }
-        () => {
-            let near = nearest(name, plugin_names().chain(BUNDLED.iter().copied()));
-            let hint = Hint::nearest(near);
-            Diagnostic {
-                hint,
-                ..Diagnostic::error(
-                    plugin.node.mark_of("name"),
-                    plugin.at("name"),
-                    rule(format!("plugin '{name}' is not known")),
-                )
-            }
-        }
-    };
-    found.push(fault);
-    false
-}
-
-/// True for a plugin that is not supported and guards nothing: a request may pass without it.
-pub(crate) fn may_be_left_out(name: &str) -> bool {
-    let is_kongs = BUNDLED.contains(&name) || ENTERPRISE.contains(&name);
-    is_kongs && !GUARDS.contains(&name) && !plugin_names().any(|known| known == name)
-}
-
-/// Plugins that authenticate, limit or check requests.
-#[rustfmt::skip]
-const GUARDS: &[&str] = &[
-    "acl", "ai-prompt-guard", "ai-rate-limiting-advanced", "ai-semantic-prompt-guard", "application-registration",
-    "basic-auth", "bot-detection", "hmac-auth", "ip-restriction", "jwt", "key-auth", "ldap-auth", "mtls-auth", "oauth2",
-    "opa", "openid-connect", "rate-limiting", "rate-limiting-advanced", "request-size-limiting",
-    "request-termination", "request-validator", "response-ratelimiting", "session", "standard-webhooks",
-];
-
-/// The plugins that come with Kong 3.9.
-#[rustfmt::skip]
-const BUNDLED: &[&str] = &[
-    "acl", "acme", "ai-prompt-decorator", "ai-prompt-guard", "ai-prompt-template", "ai-proxy", "ai-request-transformer",
-    "ai-response-transformer", "aws-lambda", "azure-functions", "basic-auth", "bot-detection", "correlation-id", "cors",
-    "datadog", "file-log", "grpc-gateway", "grpc-web", "hmac-auth", "http-log", "ip-restriction", "jwt", "key-auth",
-    "ldap-auth", "loggly", "oauth2", "opentelemetry", "post-function", "pre-function", "prometheus", "proxy-cache",
-    "rate-limiting", "redirect", "request-size-limiting", "request-termination", "request-transformer",
-    "response-ratelimiting", "response-transformer", "session", "standard-webhooks", "statsd", "syslog", "tcp-log",
-    "udp-log", "zipkin",
-];
-
-/// Plugins of Kong Enterprise that real files use.
-const ENTERPRISE: &[&str] = &[
-    "ai-proxy-advanced",
-    "ai-rate-limiting-advanced",
-    "ai-semantic-cache",
-    "ai-semantic-prompt-guard",
-    "application-registration",
-    "canary",
-    "exit-transformer",
-    "jq",
-    "mocking",
-    "mtls-auth",
-    "opa",
-    "openid-connect",
-    "proxy-cache-advanced",
-    "rate-limiting-advanced",
-    "request-transformer-advanced",
-    "request-validator",
-    "route-by-header",
-    "upstream-timeout",
-];

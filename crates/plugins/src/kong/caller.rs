@@ -51,8 +51,8 @@ impl Caller {
         self.has_anonymous && cx.consumer().map_or_else(|| groups_without_consumer(cx).is_some(), is_known)
     }
 
-    /// Says that a caller without a consumer has this credential and belongs to these groups.
-    pub(super) fn accept_alone(&self, cx: &mut RequestCx<'_>, credential: &[u8], groups: Groups) -> Flow {
+    /// Says that a caller without a consumer has this credential, if any, and belongs to these groups.
+    pub(super) fn accept_alone(&self, cx: &mut RequestCx<'_>, credential: Option<&[u8]>, groups: Groups) -> Flow {
         self.told.authenticate_alone(cx, credential);
         WITHOUT_CONSUMER.put(cx, groups);
         Flow::Continue

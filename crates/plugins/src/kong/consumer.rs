@@ -137,12 +137,14 @@ impl Told {
         }
     }
 
-    /// Says that a caller without a consumer has this credential.
-    pub(super) fn authenticate_alone(&self, cx: &mut RequestCx<'_>, credential: &[u8]) {
+    /// Says that a caller without a consumer has this credential, if any.
+    pub(super) fn authenticate_alone(&self, cx: &mut RequestCx<'_>, credential: Option<&[u8]>) {
         cx.forget_consumer();
         self.clear(cx);
         let [.., identifier] = &self.fields;
-        cx.request_mut().head.fields.add(identifier.text(), credential);
+        if let Some(credential) = credential {
+            cx.request_mut().head.fields.add(identifier.text(), credential);
+        }
     }
 
     /// Drops the fields as the client sent them.

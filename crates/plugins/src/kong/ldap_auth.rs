@@ -257,6 +257,6 @@ impl Checked {
         if self.hide {
             self.fields.iter().for_each(|field| cx.request_mut().remove_field(field));
         }
-        self.caller.accept_alone(cx, &given.name, Box::default())
+        self.caller.accept_alone(cx, Some(&given.name), Box::default())
     }
 }

@@ -44,6 +44,7 @@ struct Kept {
 struct HostKey {
     pairs: Vec<(String, String)>,
     client: Option<ClientVerification>,
+    asks: bool,
     protocols: Vec<SslProtocol>,
 }
 
@@ -102,15 +103,17 @@ impl Certificates {
         let key = HostKey {
             pairs: ssl.pairs().map(|(cert, key)| (cert.to_owned(), key.reveal().to_owned())).collect(),
             client: ssl.client.clone(),
+            asks: ssl.ask_client,
             protocols: if ssl.ssl_protocols.is_empty() { &self.protocols } else { &ssl.ssl_protocols }.clone(),
         };
         if let Some(found) = kept.hosts.get(&key).and_then(Weak::upgrade) {
             return Ok(found);
         }
-        // A session with a verified client may only be resumed where the same client verification applies.
-        let tickets = match ssl.client {
-            Some(_) => self.new_tickets(),
-            None => self.shared_tickets(kept),
+        // A session with a verified client may only be resumed where the same client verification applies, and one with a
+        // client that was not asked for its certificate not where clients are.
+        let tickets = match ssl.client.is_some() || ssl.ask_client {
+            true => self.new_tickets(),
+            false => self.shared_tickets(kept),
         };
         let tickets = tickets.map_err(|reason| (String::new(), reason))?;
         let made = Arc::new(Host::new(ssl, &key.protocols, tickets)?);

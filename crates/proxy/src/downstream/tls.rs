@@ -13,6 +13,8 @@ use weir_net::tls::stream::TlsStream;
 use weir_plugin::Request;
 use weir_wire::Reject;
 
+use weir_plugin::host::ShownCertificate;
+
 use super::h1::ClientStream;
 use crate::http2::TlsFacts;
 use crate::tls::server::{Hosts, Offer};
@@ -33,6 +35,8 @@ pub(crate) struct TlsClient {
     sni: Option<Box<str>>,
     /// True if the client showed a certificate; it was verified then.
     verified: bool,
+    /// True if it was asked for a certificate that nobody has verified yet.
+    asked: bool,
 }
 
 /// The end of a handshake that came to no session.
@@ -67,6 +71,7 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker, offer: Offer) -> 
         Hello::PlainHttp(received) => return Err(NoSession::PlainHttp(socket, received)),
     };
     let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
+    let asked = host.as_ref().is_some_and(|host| host.asks());
     let Some(config) = host.and_then(|host| host.config(offer)) else {
         // The client may be gone already.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
@@ -84,8 +89,8 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker, offer: Offer) -> 
         let _ = timer.within(stream.refuse()).await;
         return Err(error.into());
     }
-    let verified = stream.session().peer_certificates().is_some();
-    Ok(TlsClient { stream, sni, verified })
+    let verified = !asked && stream.session().peer_certificates().is_some();
+    Ok(TlsClient { stream, sni, verified, asked })
 }
 
 /// First bytes of a client.
@@ -137,6 +142,13 @@ impl TlsClient {
     /// True if HTTP/2 was agreed upon.
     pub(crate) fn is_http2(&self) -> bool {
         self.stream.session().alpn_protocol() == Some(b"h2")
+    }
+
+    /// Shows plugins the certificate that the client was asked for, while the guard lives. `connection` is the number of the
+    /// connection.
+    pub(crate) fn show_certificate(&self, connection: u64) -> Option<ShownCertificate> {
+        let chain = self.stream.session().peer_certificates().filter(|_| self.asked)?;
+        Some(ShownCertificate::new(connection, chain.iter().map(|cert| cert.to_vec().into_boxed_slice()).collect()))
     }
 
     /// Facts about the client from the TLS session.

@@ -43,6 +43,8 @@ pub(crate) struct Host {
     /// The configuration with HTTP/2 among the protocols.
     config_with_http2: Option<Arc<ServerConfig>>,
     client: Option<Verified>,
+    /// True if clients are asked for certificates that nobody has verified yet.
+    asks: bool,
 }
 
 /// Client verification, and the paths exempt from it.
@@ -208,7 +210,12 @@ impl Host {
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
             .with_protocol_versions(versions)
             .map_err(|error| ("ssl_protocols".to_owned(), error.to_string()))?;
+        let asks = ssl.ask_client && ssl.client.is_none();
         let (builder, client) = match &ssl.client {
+            None if asks => {
+                let asking = Asking(provider.signature_verification_algorithms);
+                (builder.with_client_cert_verifier(Arc::new(asking)), None)
+            }
             None => (builder.with_no_client_auth(), None),
             Some(client) => {
                 let verified = Verified::new(client)?;
@@ -216,7 +223,8 @@ impl Host {
                 (builder.with_client_cert_verifier(Arc::new(verifier)), Some(verified))
             }
         };
-        Ok(Self::ready(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets, client))
+        let made = Self::ready(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets, client);
+        Ok(Self { asks, ..made })
     }
 
     /// Stands for an item whose certificate is missing: its names go to no other item, and its requirements on clients
@@ -225,12 +233,14 @@ impl Host {
     /// # Errors
     /// The field, relative to the item, and what is wrong with it.
     pub(crate) fn withheld(ssl: &Ssl) -> Result<Self, (String, String)> {
-        Ok(Self { config: None, config_with_http2: None, client: ssl.client.as_ref().map(Verified::new).transpose()? })
+        let client = ssl.client.as_ref().map(Verified::new).transpose()?;
+        Ok(Self { config: None, config_with_http2: None, client, asks: false })
     }
 
     /// Stands for an invalid item that verifies clients: no handshake for its names is accepted, and no request without TLS.
     pub(crate) fn left_out() -> Self {
-        Self { config: None, config_with_http2: None, client: Some(Verified { skipped: Box::default() }) }
+        let client = Some(Verified { skipped: Box::default() });
+        Self { config: None, config_with_http2: None, client, asks: false }
     }
 
     /// A certificate made here, which no client trusts, for trying out TLS without one.
@@ -253,7 +263,12 @@ impl Host {
         let config = finish(config, tickets);
         let mut with_http2 = config.clone();
         with_http2.alpn_protocols.insert(0, b"h2".to_vec());
-        Self { config: Some(Arc::new(config)), config_with_http2: Some(Arc::new(with_http2)), client }
+        Self { config: Some(Arc::new(config)), config_with_http2: Some(Arc::new(with_http2)), client, asks: false }
+    }
+
+    /// True if clients are asked for certificates that nobody has verified yet.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
     }
 
     /// Configuration of a handshake; `None` while a certificate is not there: then none for its names is accepted.
@@ -301,6 +316,51 @@ impl ResolvesServerCert for Keys {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
         self.0.iter().find(fits).or(self.0.first()).cloned()
+    }
+}
+
+/// Takes every certificate of a client, or none: a plugin verifies it. The client has to prove that it has the key.
+#[derive(Debug)]
+struct Asking(WebPkiSupportedAlgorithms);
+
+impl ClientCertVerifier for Asking {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        x509::verify_tls12_signature(message, cert, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        x509::verify_tls13_signature(message, cert, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
     }
 }
 
