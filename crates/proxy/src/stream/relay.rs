@@ -106,7 +106,7 @@ impl Way {
     /// True if bytes are to go through a pipe, and there is one.
     fn has_pipe<R: Side, W: Side>(&mut self, from: &R, to: &W) -> bool {
         let is_long = self.full_reads >= FULL_READS && to.plain().is_some();
-        if !is_long || !from.plain().is_some_and(|socket| !socket.has_unread()) {
+        if !is_long || from.plain().is_none_or(Socket::has_unread) {
             return false;
         }
         if self.pipe.is_none() && self.held.grow_if_plenty(pipe::MOST) {
