@@ -423,8 +423,8 @@ mod tests {
             ),
             (r#"{"uri":"/","upstream":{"nodes":{},"type":"chash"}}"#, "missing key"),
             (
-                r#"{"uri":"/","plugins":{},"filter_func":"function(vars) return true end"}"#,
-                "invalid configuration: filter_func: not supported yet: Lua filter functions (filter_func)",
+                r#"{"uri":"/","plugins":{},"script_id":"1"}"#,
+                "invalid configuration: script_id: not supported yet: scripts by their ids (script_id)",
             ),
         ];
         for (item, expected) in routes {

@@ -4,7 +4,7 @@ local error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, sel
   error, getmetatable, ipairs, load, next, pairs, pcall, rawget, rawset, select, setmetatable, tostring, type, unpack
 local create, resume, yield = coroutine.create, coroutine.resume, coroutine.yield
 local native_find, sub, byte = string.find, string.sub, string.byte
-local is_ending = raw.is_ending
+local is_ending, spend = raw.is_ending, raw.spend
 local native_os, native_io = os, io
 
 local shared = {
@@ -84,11 +84,54 @@ function entry.wait(what, wish)
   return yield(WAIT, wish)
 end
 
+-- Functions that work on many bytes at a time spend instructions for them: one for each 32 bytes.
+local function charge(bytes)
+  if bytes > 1024 then spend(bytes / 32) end
+end
+local function paid(result, ...)
+  if type(result) == "string" then charge(#result) end
+  return result, ...
+end
+local function by_result(f)
+  return function(...) return paid(f(...)) end
+end
+local function by_argument(f, place, weight)
+  return function(...)
+    local text = select(place, ...)
+    if type(text) == "string" then charge(#text * weight) end
+    return f(...)
+  end
+end
+for _, name in ipairs({ "encode_base64", "encode_base64url", "decode_base64", "decode_base64url", "escape_uri", "unescape_uri",
+  "hex", "crc32" }) do
+  raw[name] = by_argument(raw[name], 1, 1)
+end
+raw.digest, raw.hmac = by_argument(raw.digest, 2, 1), by_argument(raw.hmac, 3, 1)
+raw.json_encode, raw.json_decode = by_result(raw.json_encode), by_argument(raw.json_decode, 1, 8)
+for _, name in ipairs({ "log", "sign", "verify_signature", "check_schema" }) do
+  local f = raw[name]
+  raw[name] = function(...) spend(100) return f(...) end
+end
+
 -- Patterns are matched by the gateway: their steps count for the budget.
 local match = raw.match
 local string_library = {}
 for name, f in pairs(string) do string_library[name] = f end
 string_library.dump = nil
+for _, name in ipairs({ "lower", "upper", "reverse" }) do string_library[name] = by_argument(string[name], 1, 1) end
+for _, name in ipairs({ "sub", "format" }) do string_library[name] = by_result(string[name]) end
+function string_library.rep(text, count, separator)
+  local times = tonumber(count)
+  if not times then return string.rep(text, count, separator) end
+  if not (times > 0) then times = 0 end
+  charge(times * (#tostring(text) + #tostring(separator or "") + 1))
+  return string.rep(text, times, separator)
+end
+local function find_plain(text, pattern, init)
+  local length, searched = #tostring(text), #tostring(pattern)
+  if searched > 64 then charge(length * searched / 8) else charge(length) end
+  return native_find(text, pattern, init, true)
+end
 local function start(text, init)
   init = init or 1
   if init < 0 then init = #text + init + 1 end
@@ -96,7 +139,7 @@ local function start(text, init)
 end
 function string_library.find(text, pattern, init, plain)
   if plain or not native_find(pattern, "[%^%$%*%+%?%.%(%)%[%]%%%-]") then
-    return native_find(text, pattern, init, true)
+    return find_plain(text, pattern, init)
   end
   return match(text, pattern, start(tostring(text), init))
 end
@@ -168,6 +211,18 @@ of_strings.__metatable = "string"
 -- Tables.
 local table_library = {}
 for name, f in pairs(table) do table_library[name] = f end
+local concat, insert, sort = table.concat, table.insert, table.sort
+function table_library.concat(list, ...)
+  if type(list) == "table" then charge(#list * 8) end
+  return paid(concat(list, ...))
+end
+function table_library.insert(list, ...)
+  if select("#", ...) > 1 and type(list) == "table" then charge(#list * 8) end
+  return insert(list, ...)
+end
+-- With a comparison in Lua, all that sorting does is counted.
+local function less(a, b) return a < b end
+function table_library.sort(list, before) return sort(list, before or less) end
 table_library.getn, table_library.foreach, table_library.foreachi = nil, nil, nil
 function table_library.new() return {} end
 function table_library.clear(t) for key in next, t do t[key] = nil end end
@@ -180,6 +235,7 @@ shared.table = table_library
 -- Text becomes code, compiled code does not.
 local function compile(text, name, globals)
   if type(text) ~= "string" then return nil, "expected a text to compile" end
+  charge(#text * 32)
   return load(text, name or "=text", "t", globals or entry.globals())
 end
 shared.loadstring = function(text, name) return compile(text, name) end

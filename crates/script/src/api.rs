@@ -17,6 +17,8 @@ use weir_wire::name::{FieldName, Known};
 
 pub(crate) use variables::variable;
 
+use crate::call;
+
 /// All functions, by name.
 pub(crate) fn functions(lua: &Lua) -> Result<Table> {
     let raw = lua.create_table()?;
@@ -70,18 +72,29 @@ fn is_of_gateway(name: &FieldName) -> bool {
     )
 }
 
-/// The texts of a value: one, or a list of them; numbers and booleans as Lua prints them. `None` for nil.
+/// Spends an instruction for each byte that the exchange keeps, outside of the memory of the interpreter.
+fn keep(text: &LuaString) -> Result<()> {
+    call::spend(text.as_bytes().len() as u64)
+}
+
+/// The texts of a value for fields: one, or a list of them; numbers and booleans as Lua prints them. `None` for nil.
 fn texts(lua: &Lua, value: mlua::Value) -> Result<Option<Vec<LuaString>>> {
     match value {
         mlua::Value::Nil => Ok(None),
         mlua::Value::Table(list) => {
             let mut texts = Vec::new();
             for item in list.sequence_values::<mlua::Value>() {
-                texts.extend(text_of(lua, item?)?);
+                let text = text_of(lua, item?)?;
+                text.iter().try_for_each(keep)?;
+                texts.extend(text);
             }
             Ok(Some(texts))
         }
-        other => Ok(Some(text_of(lua, other)?.into_iter().collect())),
+        other => {
+            let text = text_of(lua, other)?;
+            text.iter().try_for_each(keep)?;
+            Ok(Some(text.into_iter().collect()))
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use weir_plugin::{
     ResponseCx, Share, UpstreamCx,
 };
 
-use crate::script::{Form, Hook, Script};
+use crate::hook::Hook;
+use crate::script::{Form, Script};
 
 /// The field with the function.
 const FIELD: &str = "_meta.pre_function";

@@ -1,14 +1,18 @@
 //! The call that runs in this thread: its phase, its budget, and the answer that it makes.
 
 use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
 
 use mlua::{Error, Result, VmState};
 
+use crate::hook::{Hook, Identify};
 use crate::options::options;
-use crate::script::{Hook, Identify};
 
 /// Instructions between two looks at the budget.
 pub(crate) const STEP: u32 = 1000;
+
+/// Longest time for which a call runs without waiting. Instructions are the bound; this one is for those that take long.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Most bytes of a body that a script prints.
 const MOST_OUTPUT: usize = 16 << 20;
@@ -21,6 +25,8 @@ pub(crate) struct Call {
     pub(crate) identify: Option<Identify>,
     /// Instructions that are left.
     pub(crate) left: u64,
+    /// The end of the time that it may run without waiting; set when it first spends instructions.
+    pub(crate) until: Option<Instant>,
     /// True once the call has ended itself with an answer.
     pub(crate) exits: bool,
     /// Status of the answer; 0: the script has set none.
@@ -43,12 +49,13 @@ impl Call {
     pub(crate) fn new(hook: Hook) -> Self {
         let left = options().instructions;
         let (identify, exits, status, is_last) = (None, false, 0, false);
-        Self { hook, identify, left, exits, status, output: Vec::new(), piece: Vec::new(), is_last }
+        Self { hook, identify, left, until: None, exits, status, output: Vec::new(), piece: Vec::new(), is_last }
     }
 
     /// Makes this the call of the thread; gives the one before.
-    pub(crate) fn enter(self) -> Self {
+    pub(crate) fn enter(mut self) -> Self {
         SPENT.set(false);
+        self.until = None;
         CALL.replace(self)
     }
 
@@ -67,23 +74,32 @@ pub(crate) fn with<R>(look: impl FnOnce(&mut Call) -> R) -> R {
     CALL.with_borrow_mut(look)
 }
 
+/// The hook of the call that runs.
+pub(crate) fn hook() -> Hook {
+    with(|call| call.hook)
+}
+
 /// Spends instructions of the budget.
 ///
 /// # Errors
-/// The budget is spent. The error ends the call, for [`is_ending`] stays true: nothing that catches errors goes on.
+/// The budget or the time is spent. The error ends the call, for [`is_ending`] stays true: nothing that catches errors
+/// goes on.
 pub(crate) fn spend(instructions: u64) -> Result<()> {
-    let is_over = with(|call| {
+    #[allow(clippy::disallowed_methods, reason = "the worker's clock stands still while a script runs")]
+    let now = Instant::now();
+    let (is_over, is_late) = with(|call| {
         call.left = call.left.saturating_sub(instructions);
-        call.left == 0
+        (call.left == 0, now > *call.until.get_or_insert(now + LONGEST))
     });
-    if is_over {
-        SPENT.set(true);
-        return Err(Error::runtime(format!(
-            "the script has taken more than {} instructions (scripts.instructions)",
-            options().instructions
-        )));
+    if !is_over && !is_late {
+        return Ok(());
     }
-    Ok(())
+    SPENT.set(true);
+    if is_late {
+        return Err(Error::runtime("the script has run for more than a second without waiting"));
+    }
+    let most = options().instructions;
+    Err(Error::runtime(format!("the script has taken more than {most} instructions (scripts.instructions)")))
 }
 
 /// The hook of the interpreter, called after each [`STEP`] instructions.

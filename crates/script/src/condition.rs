@@ -10,7 +10,7 @@ use weir_plugin::Slot;
 use crate::api;
 use crate::call::Call;
 use crate::engine::{Engine, text};
-use crate::script::Hook;
+use crate::hook::Hook;
 
 /// A text `function(vars) … end`, which says of a request if it meets a condition.
 #[derive(Clone)]

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use mlua::chunk::ChunkMode;
 use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, Result, StdLib, Table, Thread};
 
+use crate::context::Number;
 use crate::options::options;
 use crate::{api, call};
 
@@ -65,6 +66,9 @@ impl Engine {
         // could yield.
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(true))?;
         lua.load("jit.off() jit.flush() jit = nil").exec()?;
+        let number = NUMBER.get() + 1;
+        NUMBER.set(number);
+        lua.set_app_data(Number(number));
         let raw = api::functions(&lua)?;
         let entry = lua.create_table()?;
         for (name, text) in PRELUDE {
@@ -72,8 +76,6 @@ impl Engine {
             chunk.call::<()>((raw.clone(), entry.clone()))?;
         }
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(call::STEP), |_, _| call::count())?;
-        let number = NUMBER.get() + 1;
-        NUMBER.set(number);
         let engine = Self { lua, number, entry, threads: RefCell::default(), is_worn: Cell::new(false) };
         engine.lua.gc_collect()?;
         Ok(engine)

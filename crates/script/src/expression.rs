@@ -6,8 +6,9 @@ use mlua::{LuaString, Table, Value};
 use weir_plugin::{RequestCx, Slot};
 
 use crate::call::Call;
+use crate::context::CONTEXT;
 use crate::engine::{Engine, text};
-use crate::script::{CONTEXT, Hook};
+use crate::hook::Hook;
 
 /// A table that an expression looks into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use weir_plugin::Phases;
 
 use crate::call::Call;
 use crate::engine::{Engine, text};
-use crate::script::{HOOKS, Hook};
+use crate::hook::{HOOKS, Hook};
 
 /// Things that a plugin in Lua says of itself.
 #[derive(Debug)]

@@ -6,7 +6,9 @@ use mlua::{Error, Lua, LuaString, MultiValue, Result, Table, Value};
 use crate::call;
 
 /// Steps that count as one instruction each, taken from the budget at a time.
-const STEPS: u32 = 1024;
+const STEPS: usize = 1024;
+/// Bytes of a set, and of a text that comes again, that take one more step.
+const SET: usize = 16;
 /// Most groups of a pattern.
 const MOST_GROUPS: usize = 32;
 /// Deepest nesting of the matcher, which calls itself for what follows a group or a repetition.
@@ -95,7 +97,7 @@ struct Matcher<'a> {
     text: &'a [u8],
     pattern: &'a [u8],
     groups: Vec<Group>,
-    steps: u32,
+    steps: usize,
     depth: usize,
 }
 
@@ -105,10 +107,14 @@ fn malformed(reason: &str) -> Error {
 
 impl Matcher<'_> {
     fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        if self.steps == STEPS {
-            self.steps = 0;
-            call::spend(u64::from(STEPS))?;
+        self.steps(1)
+    }
+
+    /// Takes this many steps.
+    fn steps(&mut self, steps: usize) -> Result<()> {
+        self.steps += steps;
+        if self.steps >= STEPS {
+            call::spend(std::mem::take(&mut self.steps) as u64)?;
         }
         Ok(())
     }
@@ -140,6 +146,7 @@ impl Matcher<'_> {
                 },
                 [b'%', b'f', ..] => {
                     let end = self.item_end(at + 2)?;
+                    self.steps((end - at) / SET)?;
                     if self.pattern.get(at + 2) != Some(&b'[') {
                         return Err(Error::runtime("missing '[' after '%f' in pattern"));
                     }
@@ -156,6 +163,7 @@ impl Matcher<'_> {
                 },
                 _ => {
                     let end = self.item_end(at)?;
+                    self.steps((end - at) / SET)?;
                     match self.pattern.get(end) {
                         Some(b'?') => {
                             if self.is_item(start, at, end)
@@ -210,7 +218,7 @@ impl Matcher<'_> {
     fn most(&mut self, start: usize, least: usize, at: usize, end: usize) -> Result<Option<usize>> {
         let mut count = 0;
         while self.is_item(start + count, at, end) {
-            self.step()?;
+            self.steps(1 + (end - at) / SET)?;
             count += 1;
         }
         while count >= least {
@@ -234,6 +242,7 @@ impl Matcher<'_> {
             if !self.is_item(start, at, end) {
                 return Ok(None);
             }
+            self.steps((end - at) / SET)?;
             start += 1;
         }
     }
@@ -270,6 +279,7 @@ impl Matcher<'_> {
             return Err(Error::runtime(format!("invalid capture index %{}", digit as char)));
         };
         let known = self.text.get(from..to).unwrap_or_default();
+        self.steps(known.len() / SET)?;
         let is_there = self.text.get(start..).is_some_and(|rest| rest.starts_with(known));
         Ok(is_there.then_some(start + known.len()))
     }

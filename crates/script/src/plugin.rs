@@ -2,7 +2,8 @@
 
 use weir_plugin::{BodyCx, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, ResponseCx, UpstreamCx};
 
-use crate::script::{Hook, Script};
+use crate::hook::Hook;
+use crate::script::Script;
 
 impl Plugin for Script {
     fn phases(&self, declared: Phases) -> Phases {

@@ -8,12 +8,14 @@ use mlua::{Function, IntoLuaMulti, MultiValue, Table, Thread, Value};
 use weir_expr::Variable;
 use weir_plugin::{
     BodyCx, BuildCx, Failure, Flow, HookCxMut, Invalid, Io, LocalFuture, PerRequest, Phases, RequestCx, ResponseCx,
-    Service, ServiceOptions, Slot, lend,
+    Slot, lend,
 };
 
-use crate::addresses::addresses;
-use crate::call::{self, Call};
+use crate::call::Call;
+use crate::context::{CONTEXT, Context};
 use crate::engine::{Engine, text};
+use crate::hook::{HOOKS, Hook, Identify};
+use crate::services::Services;
 use crate::wait;
 
 /// The failure of a request whose script has failed; what happened is in the log.
@@ -50,63 +52,6 @@ impl Form {
     }
 }
 
-/// A point at which scripts are called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// While the configuration is loaded: there is no request.
-    Load,
-    /// APISIX's and Kong's `rewrite`.
-    Rewrite,
-    /// `access`.
-    Access,
-    /// Before each request to a node.
-    BeforeProxy,
-    /// With the head of the response.
-    HeaderFilter,
-    /// With each piece of the response's body.
-    BodyFilter,
-    /// After the end of the exchange.
-    Log,
-}
-
-/// All hooks of requests.
-pub(crate) const HOOKS: [Hook; 6] =
-    [Hook::Rewrite, Hook::Access, Hook::BeforeProxy, Hook::HeaderFilter, Hook::BodyFilter, Hook::Log];
-
-impl Hook {
-    /// Its name in scripts.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Load => "init",
-            Self::Rewrite => "rewrite",
-            Self::Access => "access",
-            Self::BeforeProxy => "before_proxy",
-            Self::HeaderFilter => "header_filter",
-            Self::BodyFilter => "body_filter",
-            Self::Log => "log",
-        }
-    }
-
-    /// True if a call may wait.
-    pub(crate) const fn may_wait(self) -> bool {
-        matches!(self, Self::Rewrite | Self::Access)
-    }
-
-    pub(crate) fn phases(self) -> Phases {
-        match self {
-            Self::Load => Phases::NONE,
-            Self::Rewrite => Phases::REWRITE,
-            Self::Access => Phases::ACCESS,
-            Self::BeforeProxy => Phases::UPSTREAM,
-            Self::HeaderFilter => Phases::RESPONSE,
-            // The body is asked for when the head is known.
-            Self::BodyFilter => Phases::RESPONSE.and(Phases::BODY),
-            Self::Log => Phases::LOG,
-        }
-    }
-}
-
 /// A text that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
@@ -117,20 +62,6 @@ pub struct ScriptError {
     /// Description, with the line.
     pub reason: String,
 }
-
-/// Identity of a consumer, as scripts see it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// Its id.
-    pub id: String,
-    /// Its user name.
-    pub username: Option<String>,
-    /// Its id in another system.
-    pub custom_id: Option<String>,
-}
-
-/// Reader of the identity of the consumer that calls.
-pub type Identify = fn(&RequestCx<'_>) -> Option<Identity>;
 
 /// Texts of a hook.
 type Texts = Box<[Box<str>]>;
@@ -149,51 +80,6 @@ pub struct Script {
     functions: Slot<Functions>,
     services: Arc<Services>,
     waiting: PerRequest<Waiting>,
-}
-
-/// Services that scripts may send requests to: each scheme, host and port that stands in a text of the script or of its
-/// configuration.
-#[derive(Debug, Default)]
-pub struct Services(Box<[(Box<str>, bool, Service)]>);
-
-impl Services {
-    /// Sets up the services that stand in these texts. A text that names none costs nothing.
-    ///
-    /// # Errors
-    /// An upstream cannot be built.
-    pub fn build<'t>(texts: impl IntoIterator<Item = &'t str>, build: &BuildCx<'_>) -> Result<Self, Invalid> {
-        let mut services = Vec::new();
-        let mut found = Vec::new();
-        let mut may_trust_all = false;
-        for text in texts {
-            may_trust_all |= text.contains("ssl_verify");
-            addresses(text, &mut found);
-        }
-        found.sort_unstable();
-        found.dedup();
-        for address in found {
-            for verify in [true, false] {
-                let may_trust = may_trust_all && address.starts_with("https:");
-                if !verify && !may_trust {
-                    continue;
-                }
-                let options = ServiceOptions { verify, ..ServiceOptions::default() };
-                // A text that is no address of a service may be anything.
-                if let Ok(uri) = Service::parse("", &address, options) {
-                    services.push((address.as_str().into(), verify, uri.build(build)?));
-                }
-            }
-        }
-        Ok(Self(services.into()))
-    }
-
-    /// The service at this scheme, host and port.
-    pub(crate) fn find(&self, address: &str, verify: bool) -> Option<&Service> {
-        let is = |(known, verifies, _): &&(Box<str>, bool, Service)| {
-            **known == *address && (*verifies == verify || address.starts_with("http:"))
-        };
-        self.0.iter().find(is).map(|(_, _, service)| service)
-    }
 }
 
 /// The functions of a script in one interpreter, by [`HOOKS`].
@@ -217,16 +103,8 @@ struct Waiting {
     wish: Table,
 }
 
-/// The context of scripts on an exchange, of one interpreter.
-pub(crate) struct Context {
-    pub(crate) engine: u64,
-    pub(crate) table: Table,
-}
-
 /// The type of the answer that scripts make, where one has set it.
 static CONTENT_TYPE: LazyLock<Variable> = LazyLock::new(|| Variable::SentHeader("content-type".into()));
-
-pub(crate) static CONTEXT: LazyLock<PerRequest<Context>> = LazyLock::new(PerRequest::new);
 
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -542,23 +420,4 @@ fn context(engine: &Engine, cx: &mut impl HookCxMut) -> mlua::Result<Table> {
     let table: Table = engine.entry("context")?.call(())?;
     CONTEXT.put(cx, Context { engine: engine.number, table: table.clone() });
     Ok(table)
-}
-
-/// The table that scripts share on the exchange that is lent.
-pub(crate) fn lent_context() -> mlua::Result<Table> {
-    let engine = Engine::here()?;
-    let known = weir_plugin::lent(|exchange| {
-        let cx = exchange.as_request();
-        CONTEXT.get(&cx).filter(|context| context.engine == engine.number).map(|context| context.table.clone())
-    });
-    match known {
-        Some(Some(table)) => Ok(table),
-        // Every call on an exchange has begun with its context.
-        _ => Err(mlua::Error::runtime("there is no request here")),
-    }
-}
-
-/// The hook of the call that runs.
-pub(crate) fn hook() -> Hook {
-    call::with(|call| call.hook)
 }

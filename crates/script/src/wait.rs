@@ -8,7 +8,7 @@ use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
 use crate::engine::Engine;
-use crate::script::Services;
+use crate::services::Services;
 
 /// Longest time that a script may sleep.
 const LONGEST_SLEEP: f64 = 3600.0;

@@ -1,4 +1,7 @@
 //! Calls of scripts over an exchange, without a data plane.
+#![allow(clippy::disallowed_methods, reason = "a test has no worker's clock")]
+
+use std::time::{Duration, Instant};
 
 use weir_plugin::Flow;
 use weir_plugin::host::{self, Exchange};
@@ -130,10 +133,28 @@ fn a_call_has_a_budget() {
         "return function() while true do xpcall(function() while true do end end, function() while true do end end) end end",
         "return function() while true do coroutine.resume(coroutine.create(function() while true do end end)) end end",
         "return function() return ('a'):rep(200):find(('.-'):rep(30) .. 'b') end",
+        "return function() while true do (''):rep(2 ^ 31 - 1) end end",
+        "return function() while true do (''):rep(-2 ^ 31 - 1) end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do s:upper() end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do local t = s .. 'y' end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do s:find('y', 1, true) end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do s:find(('x'):rep(2 ^ 19) .. 'y') end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do s:find('[' .. ('y'):rep(2 ^ 19) .. ']') end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do ngx.md5(s) end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do ngx.re.find(s, 'y') end end",
+        "return function() local i = 0 while true do i = i + 1 ngx.re.find('', [[\\w{100}]] .. i) end end",
+        "return function() local s = ('x'):rep(2 ^ 20) while true do ngx.req.set_header('X-A', s) end end",
+        "return function() local s = '\"' .. ('x'):rep(2 ^ 20) .. '\"' while true do require('cjson').decode(s) end end",
+        "return function() local s = '--' .. ('x'):rep(2 ^ 20) while true do loadstring(s) end end",
+        "return function() local t = {} for i = 1, 2 ^ 16 do t[i] = '' end while true do table.concat(t) end end",
+        "return function() local t = {} for i = 1, 2 ^ 16 do t[i] = 0 end while true do table.sort(t) end end",
+        "return function() local t = {} for i = 1, 2 ^ 16 do t[i] = 0 end while true do table.insert(t, 1, 0) end end",
         "return function() local s = 'x' while true do s = s .. s end end",
         "return function() local t = {} for i = 1, 40 do t[i] = ('x'):rep(1000000) .. i end end",
     ] {
+        let began = Instant::now();
         assert!(is_failed(text), "{text}");
+        assert!(began.elapsed() < Duration::from_secs(8), "{text}: {:?}", began.elapsed());
     }
     // Others go on.
     assert_eq!(answer("return function() return 200, 'well' end"), (200, "well".to_owned()));

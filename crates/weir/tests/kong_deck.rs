@@ -17,7 +17,7 @@ struct Deck {
     folder: TempDir,
 }
 
-/// What a run of decK has said.
+/// Exit status and output of a run of decK.
 #[derive(Debug)]
 struct Run {
     code: Option<i32>,
@@ -182,7 +182,7 @@ fn deck_syncs_compares_dumps_and_resets() {
         (status("/r0/a"), status("/r0/a?apikey=key-of-7"), status("/x1/22"), status("/none")),
         (401, 200, 200, 404)
     );
-    // What was synced comes out again, and is the same state.
+    // A dump of what was synced is the same state.
     let dumped = deck.dump("dump.json", &[]);
     covers(&wanted, &dumped, "dump");
     assert_eq!(deck.differences(&deck.folder.path().join("dump.json").display().to_string()), [0; 3]);

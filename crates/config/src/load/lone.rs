@@ -130,7 +130,7 @@ mod tests {
             ("credentials", "{id: jack/credentials/c1, plugins: 1}", &["plugins"]),
             ("plugin_metadata", "{id: nothing}", &["id"]),
             ("stream_routes", "{upstream: {nodes: {\"a:1\": 1}}}", &[]),
-            ("stream_routes", "{server_port: 0, protocol: {name: redis}}", &["", "protocol", "server_port"]),
+            ("stream_routes", "{server_port: 0, protocol: {name: redis}}", &["protocol", "server_port"]),
             ("ssls", "{snis: [], cert: 1}", &["", "cert", "snis"]),
         ];
         for (section, item, paths) in cases {

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 
 use weir_config::{Diagnostic, Node};
 
+use super::names::MTLS_AUTH;
 use super::plugins::Scoped;
 use super::text;
 use crate::document::{Document, Entity, EntityKind};
-
-/// Name of the plugin.
-pub(crate) const MTLS_AUTH: &str = "mtls-auth";
 
 /// Names for which clients are asked for a certificate.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Consumers with their credentials.
 
-use weir_config::{Diagnostic, Lowered, Node, ResourceKind, Username};
+use weir_config::{Diagnostic, Lowered, Node, ResourceKind};
 
-use super::client_certificates::MTLS_AUTH;
+use super::names::{MTLS_AUTH, key};
 use super::plugins::{Layers, Scoped};
 use super::{LAYER, flag, list, map, text};
 use crate::document::{Document, Entity, EntityKind};
@@ -112,12 +112,6 @@ fn certificate_names(document: &Document, number: usize, consumer: &Entity, find
         }
     }
     names
-}
-
-/// The name of a consumer in the model: the user name where the model takes it, else the id.
-pub(crate) fn key(consumer: &Entity) -> String {
-    let name = consumer.name.as_deref().filter(|name| Username::new(name).is_some());
-    name.unwrap_or(&consumer.id).to_owned()
 }
 
 /// The fields about a consumer that upstreams receive.

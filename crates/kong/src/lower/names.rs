@@ -1,10 +1,19 @@
-//! Names of Kong's plugins: those that are there, and those that are not.
+//! Names: of Kong's plugins, those that are there and those that are not, and of consumers.
 
 use weir_config::diagnostic::nearest;
-use weir_config::{Diagnostic, Hint};
+use weir_config::{Diagnostic, Hint, Username};
 
 use crate::document::{Entity, rule};
 use crate::front_end::plugin_names;
+
+/// Name of the plugin that asks clients for certificates in TLS.
+pub(crate) const MTLS_AUTH: &str = "mtls-auth";
+
+/// The name of a consumer in the model: the user name where the model takes it, else the id.
+pub(crate) fn key(consumer: &Entity) -> String {
+    let name = consumer.name.as_deref().filter(|name| Username::new(name).is_some());
+    name.unwrap_or(&consumer.id).to_owned()
+}
 
 /// True for a plugin that there is; says what is wrong with others.
 pub(super) fn is_known(plugin: &Entity, found: &mut Vec<Diagnostic>) -> bool {

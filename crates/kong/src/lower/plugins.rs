@@ -17,10 +17,9 @@ use weir_config::{Diagnostic, Kind, Lowered, Mark, Node, OnRoutes, ResourceKind}
 use weir_plugins::kong::definitions;
 
 use super::address::Address;
-use super::client_certificates::MTLS_AUTH;
 use super::groups::Groups;
-use super::names::is_known;
-use super::{ANSWERS, GLOBAL, LAYER, consumers, list, map, number, services, text};
+use super::names::{MTLS_AUTH, is_known, key};
+use super::{ANSWERS, GLOBAL, LAYER, list, map, number, services, text};
 use crate::document::{Document, Entity, EntityKind, whole};
 
 /// Name of the plugin whose configuration becomes limits of routes.
@@ -289,7 +288,7 @@ impl<'d> Scoped<'d> {
     fn consumer(&self, given: &Node) -> Option<Node> {
         let number = self.document.find(EntityKind::Consumers, given.as_str()?)?;
         let found = self.document.entities.get(number)?;
-        Some(Node { mark: given.mark, ..text(&consumers::key(found)) })
+        Some(Node { mark: given.mark, ..text(&key(found)) })
     }
 
     /// Writes the scheme of the service before the other host of a canary, and its port behind a host without one.

@@ -8,8 +8,14 @@ use mlua::{Error, Lua, LuaString, Result, Table, Value};
 use regex::bytes::Regex;
 use weir_expr::{RegexOptions, compile_regex};
 
+use crate::call;
+
 /// Most expressions that are kept compiled.
 const MOST: usize = 256;
+/// Instructions that compiling an expression counts as.
+const COMPILATION: u64 = 1000;
+/// Bytes of a text that count as one instruction.
+const BYTES: u64 = 8;
 
 /// An expression and its options.
 type Key = (Box<[u8]>, Box<str>);
@@ -24,6 +30,7 @@ fn compiled(pattern: &[u8], options: &str) -> Result<Rc<Regex>> {
         if let Some(regex) = known.get(&key) {
             return Ok(Rc::clone(regex));
         }
+        call::spend(COMPILATION)?;
         let text = std::str::from_utf8(pattern).map_err(|_| Error::runtime("a regular expression is text in UTF-8"))?;
         let options = RegexOptions::parse(options).map_err(Error::runtime)?;
         let regex = compile_regex(text, options).map(|(regex, _)| Rc::new(regex)).map_err(Error::runtime)?;
@@ -45,7 +52,10 @@ pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
             if from == 0 || from > text.len() + 1 {
                 return Ok((None, None, None));
             }
-            let Some(found) = regex.captures_at(&text, from - 1) else { return Ok((None, None, None)) };
+            let found = regex.captures_at(&text, from - 1);
+            let end = found.as_ref().and_then(|found| found.get(0)).map_or(text.len(), |whole| whole.end());
+            call::spend((end + 1).saturating_sub(from) as u64 / BYTES)?;
+            let Some(found) = found else { return Ok((None, None, None)) };
             let groups = lua.create_table()?;
             for (at, group) in found.iter().enumerate() {
                 let value = match group {

@@ -6,9 +6,9 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::query::Argument;
 
-use super::{editable, exchange, is_of_gateway, name_of, texts};
+use super::{editable, exchange, is_of_gateway, keep, name_of, texts};
 use crate::call;
-use crate::script::Identity;
+use crate::hook::Identity;
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
     fields(lua, raw)?;
@@ -128,6 +128,7 @@ fn target(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "set_query",
         lua.create_function(|_, query: LuaString| {
+            keep(&query)?;
             let query = query.as_bytes();
             if query.iter().any(|byte| !(0x21..=0x7e).contains(byte) || *byte == b'#') {
                 return Err(Error::runtime("expected a query that is encoded"));

@@ -6,7 +6,7 @@ use weir_plugin::Origin;
 use super::request::all;
 use super::{editable, exchange, is_of_gateway, name_of, text_of, texts};
 use crate::call;
-use crate::script::Hook;
+use crate::hook::Hook;
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
     fields(lua, raw)?;
@@ -17,7 +17,7 @@ pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
 
 /// True while there is a response whose head can be seen.
 fn has_response() -> bool {
-    matches!(crate::script::hook(), Hook::HeaderFilter | Hook::BodyFilter | Hook::Log)
+    matches!(call::hook(), Hook::HeaderFilter | Hook::BodyFilter | Hook::Log)
 }
 
 fn fields(lua: &Lua, raw: &Table) -> Result<()> {
@@ -57,7 +57,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
                 return Ok(());
             }
             let name = editable(&lua.create_string(name.text())?)?;
-            match crate::script::hook() {
+            match call::hook() {
                 Hook::HeaderFilter => exchange(|x| {
                     let mut cx = x.as_response();
                     cx.remove_field(&name);
@@ -87,7 +87,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
         lua.create_function(|lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = editable(&name)?;
-            match crate::script::hook() {
+            match call::hook() {
                 Hook::HeaderFilter => exchange(|x| {
                     let mut cx = x.as_response();
                     values.iter().flatten().for_each(|value| cx.add_field(&name, &value.as_bytes()));
@@ -122,7 +122,7 @@ fn status(lua: &Lua, raw: &Table) -> Result<()> {
         "set_status",
         lua.create_function(|_, status: i64| {
             let status = valid(status)?;
-            match crate::script::hook() {
+            match call::hook() {
                 Hook::HeaderFilter => exchange(|x| x.as_response().set_status(status)),
                 Hook::BodyFilter | Hook::Log => Err(Error::runtime("the head of the response has been sent")),
                 _ => {
@@ -156,7 +156,7 @@ fn answer(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "print",
         lua.create_function(|lua, values: mlua::MultiValue| {
-            let is_answering = matches!(crate::script::hook(), Hook::Rewrite | Hook::Access);
+            let is_answering = matches!(call::hook(), Hook::Rewrite | Hook::Access);
             if !is_answering {
                 return Err(Error::runtime("a script can answer in rewrite and access only"));
             }
@@ -169,7 +169,7 @@ fn answer(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "begin_exit",
         lua.create_function(|_, status: Option<i64>| {
-            if !matches!(crate::script::hook(), Hook::Rewrite | Hook::Access) {
+            if !matches!(call::hook(), Hook::Rewrite | Hook::Access) {
                 return Err(Error::runtime("a script can answer in rewrite and access only"));
             }
             let status = status.filter(|status| *status != 0).map(valid).transpose()?;

@@ -5,14 +5,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mlua::{Error, Lua, LuaString, Result, Table};
 use weir_plugin::HookCx;
 
+use crate::call;
+use crate::context::lent_context;
 use crate::options::options;
-use crate::{call, script};
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
-    raw.set("context", lua.create_function(|_, ()| script::lent_context())?)?;
-    raw.set("phase", lua.create_function(|_, ()| Ok(script::hook().name()))?)?;
-    raw.set("may_wait", lua.create_function(|_, ()| Ok(script::hook().may_wait()))?)?;
+    raw.set("context", lua.create_function(|lua, ()| lent_context(lua))?)?;
+    raw.set("phase", lua.create_function(|_, ()| Ok(call::hook().name()))?)?;
+    raw.set("may_wait", lua.create_function(|_, ()| Ok(call::hook().may_wait()))?)?;
     raw.set("is_ending", lua.create_function(|_, ()| Ok(call::is_ending()))?)?;
+    raw.set("spend", lua.create_function(|_, instructions: f64| call::spend(instructions as u64))?)?;
     raw.set(
         "log",
         lua.create_function(|_, (level, text): (i64, LuaString)| {
