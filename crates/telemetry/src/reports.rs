@@ -366,10 +366,10 @@ struct Sender {
     bounds: Bounds,
     deliverers: Deliverers,
     rings: Vec<Consumer<u8>>,
-    queues: HashMap<u32, Queue>,
+    queues: HashMap<u32, Queue, foldhash::fast::RandomState>,
     /// Bytes that wait in all queues.
     held: usize,
-    /// Room for what is in a ring.
+    /// Room for records that go over the end of a ring.
     piece: Vec<u8>,
 }
 
@@ -379,7 +379,7 @@ impl Sender {
             bounds,
             deliverers: Deliverers::new(carrier),
             rings: Vec::new(),
-            queues: HashMap::new(),
+            queues: HashMap::default(),
             held: 0,
             piece: Vec::new(),
         }
@@ -416,41 +416,49 @@ impl Sender {
         rings.retain_mut(|ring| {
             // Read before the ring: an abandoned ring gets no more records.
             let abandoned = ring.is_abandoned();
-            if let Ok(records) = ring.read_chunk(ring.slots()) {
-                self.piece.clear();
-                let (first, second) = records.as_slices();
-                self.piece.extend_from_slice(first);
-                self.piece.extend_from_slice(second);
+            let records = ring.read_chunk(ring.slots());
+            // A channel is known before its first record is in a ring.
+            self.take_fresh();
+            if let Ok(records) = records {
+                found |= !records.is_empty();
+                self.add_slices(records.as_slices(), now);
                 records.commit_all();
             }
-            // A channel is known before its first record is in a ring.
-            for shared in lock(&HUB.fresh).drain(..) {
-                let spill = self.bounds.spill.as_ref().map(|(folder, most)| Spill::new(folder, *most, &shared.options));
-                self.queues.insert(shared.id, Queue::new(shared, spill));
-            }
-            let piece = std::mem::take(&mut self.piece);
-            found |= !piece.is_empty();
-            self.add_all(&piece, now);
-            self.piece = piece;
             !abandoned
         });
         self.rings = rings;
-        if self.rings.is_empty() {
-            // Those that nobody reports to may have something in their spill files.
-            for shared in lock(&HUB.fresh).drain(..) {
-                let spill = self.bounds.spill.as_ref().map(|(folder, most)| Spill::new(folder, *most, &shared.options));
-                self.queues.insert(shared.id, Queue::new(shared, spill));
-            }
-        }
+        // Those that nobody reports to may have something in their spill files.
+        self.take_fresh();
         found
     }
 
-    fn add_all(&mut self, mut records: &[u8], now: Instant) {
+    /// Makes queues for the channels that have none yet.
+    fn take_fresh(&mut self) {
+        for shared in lock(&HUB.fresh).drain(..) {
+            let spill = self.bounds.spill.as_ref().map(|(folder, most)| Spill::new(folder, *most, &shared.options));
+            self.queues.insert(shared.id, Queue::new(shared, spill));
+        }
+    }
+
+    /// Adds the records of a ring, of which one may begin in the first slice and end in the second.
+    fn add_slices(&mut self, (first, second): (&[u8], &[u8]), now: Instant) {
+        let whole = self.add_all(first, now);
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.clear();
+        piece.extend_from_slice(first.get(whole..).unwrap_or_default());
+        piece.extend_from_slice(second);
+        self.add_all(&piece, now);
+        self.piece = piece;
+    }
+
+    /// Adds the records that stand whole in a text; returns how many bytes they have.
+    fn add_all(&mut self, text: &[u8], now: Instant) -> usize {
+        let mut records = text;
         while let Some((header, rest)) = records.split_at_checked(HEADER) {
             let number =
                 |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
             let (id, len) = (number(header.get(..4)), number(header.get(4..)) as usize);
-            let Some((record, after)) = rest.split_at_checked(len) else { return };
+            let Some((record, after)) = rest.split_at_checked(len) else { break };
             records = after;
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             if self.held + len > self.bounds.memory && !queue.spill_waiting(&mut self.held) {
@@ -459,6 +467,7 @@ impl Sender {
             }
             self.held += queue.add(record, now);
         }
+        text.len() - records.len()
     }
 
     /// Takes in what became of batches that were sent.

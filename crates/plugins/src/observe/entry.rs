@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use serde_json::Value as Json;
 use weir_expr::{Source, Template, Value, Variable};
-use weir_plugin::{Invalid, Request, View};
+use weir_plugin::{Invalid, Request, View, hostname};
+use weir_wire::push_number;
 use weir_wire::query::Argument;
 
 use super::json::{Object, end_string, push_object, push_seconds_as_millis, push_string, push_value};
@@ -125,8 +126,8 @@ pub(crate) struct Entry {
     pub(crate) format: Option<Fields>,
     /// Laid over them.
     pub(crate) extra: Fields,
-    /// The version of the gateway.
-    pub(crate) version: Box<str>,
+    /// The field `server` as JSON.
+    server: Box<[u8]>,
 }
 
 /// The bodies that stand in an entry.
@@ -143,10 +144,7 @@ macro_rules! variables {
 }
 
 variables! {
-    HOSTNAME = "hostname";
-    SERVER_PORT = "server_port";
     UPSTREAM_ADDR = "upstream_addr";
-    STATUS = "status";
 }
 
 fn known<'x>(x: View<'x>, variable: &'static LazyLock<Option<Variable>>) -> Option<Value<'x>> {
@@ -154,6 +152,16 @@ fn known<'x>(x: View<'x>, variable: &'static LazyLock<Option<Variable>>) -> Opti
 }
 
 impl Entry {
+    /// Entries of a gateway of this version.
+    pub(crate) fn new(format: Option<Fields>, extra: Fields, version: &str) -> Self {
+        let mut server = b"\"server\":".to_vec();
+        push_object(&mut server, |object| {
+            push_string(object.key("hostname"), hostname().as_bytes());
+            push_string(object.key("version"), version.as_bytes());
+        });
+        Self { format, extra, server: server.into() }
+    }
+
     /// Appends the entry of an exchange that is over.
     pub(crate) fn write(&self, x: View<'_>, bodies: Bodies<'_>, out: &mut Vec<u8>) {
         let mut entry = Object::begin(out);
@@ -176,12 +184,7 @@ impl Entry {
             entry.nested("response", |object| write_response(x, bodies.response, object));
         }
         if !over("server") {
-            entry.nested("server", |object| {
-                if let Some(name) = known(x, &HOSTNAME) {
-                    push_value(object.key("hostname"), name);
-                }
-                push_string(object.key("version"), self.version.as_bytes());
-            });
+            entry.written(&self.server);
         }
         if !over("upstream")
             && let Some(address) = known(x, &UPSTREAM_ADDR)
@@ -208,7 +211,7 @@ impl Entry {
             push_string(entry.key("client_ip"), x.client().addr_text.as_bytes());
         }
         if !over("start_time") {
-            push_value(entry.key("start_time"), Value::Number(x.unix_ms()));
+            push_number(entry.key("start_time"), x.unix_ms());
         }
         let latency = x.duration();
         let upstream = x.upstream_us();
@@ -242,7 +245,7 @@ fn write_request(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
     let base = request.buffer.bytes();
     object.nested("headers", |headers| write_fields(|| request.head.fields.iter(base), headers));
     object.nested("querystring", |arguments| write_arguments(request, arguments));
-    push_value(object.key("size"), Value::Number(x.received()));
+    push_number(object.key("size"), x.received());
     if let Some(body) = body {
         push_string(object.key("body"), body);
     }
@@ -255,21 +258,20 @@ pub(crate) fn push_url(x: View<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(if x.client().https { b"https://" } else { b"http://" });
     out.extend_from_slice(x.request().host());
     out.push(b':');
-    if let Some(port) = known(x, &SERVER_PORT) {
-        port.write_to(out);
+    match x.client().local.port() {
+        // A Unix socket.
+        0 => {}
+        port => push_number(out, u64::from(port)),
     }
     out.extend_from_slice(x.request().request_uri());
     end_string(out, begin);
 }
 
 fn write_response(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
-    match known(x, &STATUS) {
-        Some(status) => push_value(object.key("status"), status),
-        None => push_value(object.key("status"), Value::Number(u64::from(x.response().status()))),
-    }
+    push_number(object.key("status"), u64::from(x.response().status()));
     let base = x.response().buffer.bytes();
     object.nested("headers", |headers| write_fields(|| x.response().head.fields.iter(base), headers));
-    push_value(object.key("size"), Value::Number(x.sent()));
+    push_number(object.key("size"), x.sent());
     if let Some(body) = body {
         push_string(object.key("body"), body);
     }

@@ -109,11 +109,9 @@ impl Formats {
     pub(crate) fn entry(self, of_all: &FormatConf, cx: &BuildCx<'_>) -> Result<Entry, Invalid> {
         let or = |own: Option<Fields>, place, format| own.map_or_else(|| Fields::new(place, format), Ok);
         let format = or(self.format, "log_format", &of_all.log_format)?;
-        Ok(Entry {
-            format: (!format.is_empty()).then_some(format),
-            extra: or(self.extra, "log_format_extra", &of_all.log_format_extra)?,
-            version: cx.product.rsplit('/').next().unwrap_or_default().into(),
-        })
+        let extra = or(self.extra, "log_format_extra", &of_all.log_format_extra)?;
+        let version = cx.product.rsplit('/').next().unwrap_or_default();
+        Ok(Entry::new((!format.is_empty()).then_some(format), extra, version))
     }
 }
 

@@ -68,7 +68,7 @@ impl Batch {
             _ => {}
         }
         self.body.extend_from_slice(record);
-        if *frame == Frame::LineEnds {
+        if matches!(frame, Frame::LineEnds) {
             self.body.push(b'\n');
         }
         self.records += 1;
@@ -164,7 +164,7 @@ impl Queue {
         self.open.counted += grown;
         let is_full = self.open.records >= options.batch_records || self.open.body.len() >= BATCH_BYTES;
         self.count_pending(1);
-        if is_full || self.shared.options.frame == Frame::Single {
+        if is_full || matches!(self.shared.options.frame, Frame::Single) {
             self.close_open();
         }
         grown
