@@ -17,7 +17,7 @@ use crate::words;
 use crate::{Audience, Refused};
 
 /// Attempts at a change while other gateways change the same resource.
-const TRIES: usize = 8;
+const TRIES: usize = 10;
 
 type Object = Map<String, Value>;
 
@@ -39,7 +39,7 @@ impl Api {
             }
             let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
             match self.keep(&key, value.clone(), before.as_ref(), expires, request).await {
-                Err(Refused::Store(StoreError::Conflict { .. })) => {}
+                Err(Refused::Store(StoreError::Conflict { .. })) => let_others_go(attempt).await,
                 Err(refused) => return Err(self.refusal(&key, refused, Some(&value)).await),
                 Ok(kept) => return Ok(Answer::json(status, &kept)),
             }
@@ -111,7 +111,7 @@ impl Api {
                 set_times(&mut value, Some(&before), patched.as_ref());
             }
             match self.keep(&key, value.clone(), Some(&before), expires, request).await {
-                Err(Refused::Store(StoreError::Conflict { .. })) => {}
+                Err(Refused::Store(StoreError::Conflict { .. })) => let_others_go(attempt).await,
                 Err(refused) => return Err(self.refusal(&key, refused, Some(&value)).await),
                 Ok(kept) => return Ok(Answer::json(StatusCode::OK, &kept)),
             }
@@ -309,6 +309,14 @@ fn expiry(request: &Request) -> Result<Option<SystemTime>, Answer> {
     }
     // The shortest time there is, as in etcd.
     Ok(Some(SystemTime::now() + Duration::from_secs(seconds.max(1))))
+}
+
+/// Waits for a moment after a change that came second, longer each time and by chance: gateways that change the same resource
+/// again and again would meet otherwise.
+async fn let_others_go(attempt: usize) {
+    let most = 1 << attempt.min(7);
+    let chance = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_micros();
+    tokio::time::sleep(Duration::from_millis(u64::from(chance % most + 1))).await;
 }
 
 fn contended(key: &Key) -> Answer {

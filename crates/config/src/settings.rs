@@ -22,6 +22,7 @@ mod scripts;
 mod store;
 mod threescale;
 mod usage;
+mod wasm;
 
 use std::net::IpAddr;
 
@@ -54,6 +55,7 @@ pub use scripts::{ScriptPermission, Scripts};
 pub use store::Store;
 pub use threescale::ThreescaleBackend;
 pub use usage::{AlertOn, Usage, UsageAlert, UsageExport, UsageTarget};
+pub use wasm::{Wasm, WasmPlugin, WasmRequestPhase};
 
 use crate::resource::AddrRange;
 
@@ -103,6 +105,8 @@ pub struct Settings {
     pub threescale_backend: ThreescaleBackend,
     /// Functions in Lua.
     pub scripts: Scripts,
+    /// Filters in WebAssembly.
+    pub wasm: Wasm,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.

@@ -41,5 +41,6 @@ pub mod tyk;
 pub use apis::{Apis, Offload};
 pub use registry::definitions;
 pub use scripts::own::own_plugins;
+pub use scripts::wasm::{WasmFilter, wasm_plugins};
 pub use traffic::{PlanCount, PlanCounts, QuotaUse, QuotaWatch, limit_keys};
 use weir_wire::query;

@@ -1,8 +1,9 @@
-//! People's own functions in Lua, as plugins; `weir_script` runs them.
+//! People's own functions in Lua and filters in WebAssembly, as plugins; `weir_script` and `weir_wasm` run them.
 
 pub(crate) mod exit_transformer;
 pub(crate) mod own;
 pub(crate) mod serverless;
+pub(crate) mod wasm;
 
 use weir_plugin::Invalid;
 use weir_script::ScriptError;

@@ -41,7 +41,8 @@ impl Services {
     }
 
     /// The service at this scheme, host and port.
-    pub(crate) fn find(&self, address: &str, verify: bool) -> Option<&Service> {
+    #[must_use]
+    pub fn find(&self, address: &str, verify: bool) -> Option<&Service> {
         let is = |(known, verifies, _): &&(Box<str>, bool, Service)| {
             **known == *address && (*verifies == verify || address.starts_with("http:"))
         };

@@ -44,6 +44,7 @@ mod etcd_store;
 mod exports;
 mod extensions;
 mod file_modes;
+mod filters;
 mod fleet;
 mod forward_auth;
 mod forwarding;

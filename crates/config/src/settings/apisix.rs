@@ -62,9 +62,8 @@ pub struct Translation<'a> {
 }
 
 /// Sections that only `config.yaml` has, and those that settings of this gateway have as well.
-const SECTIONS: &[&str] =
-    &["apisix", "nginx_config", "plugin_attr", "stream_plugins", "graphql", "ext-plugin", "wasm", "xrpc"];
-const SHARED: &[&str] = &["deployment", "discovery", "plugins"];
+const SECTIONS: &[&str] = &["apisix", "nginx_config", "plugin_attr", "stream_plugins", "graphql", "ext-plugin", "xrpc"];
+const SHARED: &[&str] = &["deployment", "discovery", "plugins", "wasm"];
 /// Sections of older versions.
 const OLD: &[&str] = &["etcd"];
 

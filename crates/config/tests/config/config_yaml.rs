@@ -392,8 +392,8 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
             &["plugin_attr.prometheus.refresh_interval: has no effect"],
         ),
         (
-            "discovery: {tars: {db_conf: {}}, consul: {servers: ['http://127.0.0.1:8500'], shared_size: 1m}}\nwasm: {plugins: []}",
-            &["discovery.tars: has no effect", "discovery.consul.shared_size: has no effect", "wasm: has no effect"],
+            "discovery: {tars: {db_conf: {}}, consul: {servers: ['http://127.0.0.1:8500'], shared_size: 1m}}\nxrpc: {protocols: []}",
+            &["discovery.tars: has no effect", "discovery.consul.shared_size: has no effect", "xrpc: has no effect"],
         ),
         ("apisix: {ssl: , dns_resolver: null}\nnginx_config:", &[]),
     ];

@@ -163,7 +163,9 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("ext-plugin", "plugins in other programs are not supported yet"),
     sets("plugins", &["plugins"], plugins, "a plugin that is not in the list is refused; those that the gateway does not have are named at start"),
     nothing("stream_plugins", "the plugins of streams are those of `plugins` that run there, and those that run there alone"),
-    nothing("wasm", "plugins in WebAssembly are not supported yet"),
+    is("wasm.plugins", &["wasm.plugins"]),
+    sets("wasm.instructions", &["wasm.instructions"], same, "not one of APISIX's"),
+    sets("wasm.memory", &["wasm.memory"], same, "not one of APISIX's"),
     nothing("xrpc", "protocols above TCP are not spoken"),
 
     nothing("plugin_attr.log-rotate", "logs are rotated by logrotate or systemd: SIGUSR1 opens them anew"),

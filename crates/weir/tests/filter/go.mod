@@ -1,0 +1,3 @@
+module filter
+
+go 1.24
