@@ -31,6 +31,7 @@ impl FrontEnd for Threescale {
         let is_service = |item: &Node| {
             item.get("backend_version").is_some()
                 || item.get("proxy").is_some_and(|proxy| matches!(proxy.kind, Kind::Map(_)))
+                || is_of_backend(item)
         };
         let services = root.get("services").and_then(Node::as_seq);
         root.get("_format_version").is_none()
@@ -41,6 +42,10 @@ impl FrontEnd for Threescale {
 
     fn lower(&self, root: Node, variables: Variables<'_>, found: &mut Vec<Diagnostic>) -> Lowered {
         let mark = root.mark;
+        if let Some((at, service)) = service_of_backend(&root) {
+            found.push(Diagnostic::error(service.mark, format!("services[{at}]"), rule(OF_BACKEND)));
+            return Lowered::new(mark);
+        }
         let environment = Environment::read(variables, mark, found);
         let mut services = Vec::new();
         for (node, path) in written(&root) {
@@ -56,6 +61,23 @@ impl FrontEnd for Threescale {
         let oidc = root.get("oidc").and_then(Node::as_seq).unwrap_or_default();
         lower::lower(&services, oidc, &environment, mark, found)
     }
+}
+
+/// The fault of a file for the backend, where a configuration of APIcast is expected.
+const OF_BACKEND: &str = "this is a file of services for the backend of 3scale, not a configuration of APIcast: run it with \
+    --set listen.threescale_backend=127.0.0.1:3000 --set threescale_backend.file=FILE beside a file of routes (see \
+    docs/threescale-backend.md)";
+
+/// True for a service of a file for the backend, which has no `proxy`.
+fn is_of_backend(service: &Node) -> bool {
+    let has = |name: &str| service.get(name).is_some();
+    !has("proxy") && ["service_tokens", "metrics", "plans", "applications"].into_iter().any(has)
+}
+
+/// The first service of a file for the backend; `None` for another document.
+fn service_of_backend(root: &Node) -> Option<(usize, &Node)> {
+    let services = root.get("services").and_then(Node::as_seq)?;
+    services.iter().enumerate().find(|(_, service)| is_of_backend(service))
 }
 
 /// True for a configuration without services that names its owner.

@@ -258,3 +258,19 @@ fn a_stop_answers_what_is_under_way() {
     assert_eq!((answer.status, answer.field("connection")), (400, Some("close")), "{}", answer.text());
     assert!(gateway.wait().success());
 }
+
+#[test]
+fn a_file_of_services_is_not_taken_for_routes() {
+    let file = repository().join("examples/threescale-backend/services.yaml");
+    for command in ["run", "check"] {
+        let (code, _, errors) = weir(&[command, file.to_str().expect("text")]);
+        assert_eq!(code, 1, "{errors}");
+        let places: Vec<_> =
+            errors.lines().filter(|line| line.contains("services[0]: this is a file of services")).collect();
+        assert!(places.len() == 1 && places[0].contains("--set threescale_backend.file=FILE"), "{command}: {errors}");
+    }
+    // Neither are services without a version, which is 1 then.
+    let site = Site::new(&json!({"services": [{"id": 1, "service_tokens": ["t"]}]}));
+    let (code, _, errors) = weir(&["check", site.file().to_str().expect("text")]);
+    assert!(code == 1 && errors.contains("for the backend of 3scale"), "{errors}");
+}

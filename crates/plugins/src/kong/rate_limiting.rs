@@ -195,7 +195,7 @@ impl Define for RateLimiting {
         Some(Compiled::build(move |build| {
             let state = format!("kong rate-limiting {} {}", build.place, build.conf.to_json());
             let remote = remote.map(|(server, interval)| {
-                let redis = redis::connect(server, conf.fault_tolerant, build)?;
+                let redis = server.connect(conf.fault_tolerant, build)?;
                 Ok(Remote::new("ratelimit", redis, interval, build))
             });
             Ok(Limiter {

@@ -269,7 +269,7 @@ impl Remote {
             (build.states.get_or_create(&key, Slot::default), interval)
         });
         let prefix = format!("weir:rate-limiting-advanced:{}:", namespace.unwrap_or(build.place));
-        Ok(Self { redis: redis::connect(server, false, build)?, synced, prefix, max_keys: build.limit_keys })
+        Ok(Self { redis: server.connect(false, build)?, synced, prefix, max_keys: build.limit_keys })
     }
 
     async fn take(&self, who: &[u8], number: usize, quota: &Quota) -> Option<Taken> {

@@ -2,10 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Invalid};
+use weir_plugin::Invalid;
 
-use crate::traffic::policy::Policy;
-use crate::traffic::redis::{Redis, RedisConf, SingleServer};
+use crate::traffic::redis::SingleServer;
 
 /// Paths of the passwords, for stores that encrypt.
 pub(super) const ENCRYPTED: &[&str] = &["redis.password", "redis_password"];
@@ -86,14 +85,5 @@ impl RedisFields {
             ssl: nested.ssl.or(self.redis_ssl).unwrap_or(false),
             ssl_verify: nested.ssl_verify.or(self.redis_ssl_verify).unwrap_or(false),
         })
-    }
-}
-
-/// The way to a server. With `degrade` a request waits for it no longer than one that passes without it may.
-pub(super) fn connect(server: SingleServer, degrade: bool, build: &BuildCx<'_>) -> Result<Redis, Invalid> {
-    let conf = RedisConf::from(server);
-    match conf.topology(Policy::Redis)? {
-        Some(topology) => Redis::new((&conf, Policy::Redis, topology), "", degrade, build),
-        None => Err(Invalid::new("redis", "required field missing")),
     }
 }

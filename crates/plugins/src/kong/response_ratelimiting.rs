@@ -161,7 +161,7 @@ impl Define for ResponseRateLimiting {
         Some(Compiled::build(move |build| {
             let state = format!("kong response-ratelimiting {} {}", build.place, build.conf.to_json());
             let remote = server.map(|server| {
-                let redis = redis::connect(server, conf.fault_tolerant, build)?;
+                let redis = server.connect(conf.fault_tolerant, build)?;
                 Ok(Remote::new("response-ratelimit", redis, None, build))
             });
             Ok(Limiter {

@@ -10,6 +10,7 @@ use super::credentials::Found;
 use super::limits::Entered;
 use super::usage::Usage;
 use crate::auth::openid_connect::jose::Claims;
+use crate::traffic::limit_conn::remote::Entry;
 
 /// State of a request.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub(super) delay: u64,
     /// Places among requests under way, given back at the end.
     pub(super) entered: Vec<Entered>,
+    /// The same in a Redis.
+    pub(super) entered_remotely: Vec<Entry>,
 }
 
 impl State {

@@ -1,7 +1,7 @@
 //! `limit-conn`: so many requests at once.
 
 pub(crate) mod count;
-mod remote;
+pub(crate) mod remote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! `limit-req`: so many requests a second, evenly.
 
 pub(crate) mod bucket;
-mod remote;
+pub(crate) mod remote;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -155,6 +155,42 @@ pub(crate) struct SingleServer {
     pub(crate) ssl_verify: bool,
 }
 
+impl SingleServer {
+    /// Reads `redis://USER:PASSWORD@HOST:PORT/DATABASE`, of which all but the host may be left out; user and
+    /// password stand as they are. `None` for another text.
+    pub(crate) fn of_url(url: &str, timeout: u64) -> Option<Self> {
+        let rest = url.strip_prefix("redis://")?;
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, server) = authority.rsplit_once('@').map_or((None, authority), |(login, host)| (Some(login), host));
+        let (username, password) = login.map_or(("", ""), |login| login.split_once(':').unwrap_or(("", login)));
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let has_port = server.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+        let Server { host, port } = match has_port {
+            true => Server::parse(server)?,
+            false => Server::parse(&format!("{server}:6379"))?,
+        };
+        Some(Self {
+            host: host.into(),
+            port,
+            username: given(username),
+            password: given(password),
+            database: if database.is_empty() { 0 } else { database.parse().ok()? },
+            timeout,
+            ssl: false,
+            ssl_verify: false,
+        })
+    }
+
+    /// The way to the server. With `degrade` a request waits for it no longer than one that passes without it may.
+    pub(crate) fn connect(self, degrade: bool, build: &BuildCx<'_>) -> Result<Redis, Invalid> {
+        let conf = RedisConf::from(self);
+        match conf.topology(Policy::Redis)? {
+            Some(topology) => Redis::new((&conf, Policy::Redis, topology), "", degrade, build),
+            None => Err(Invalid::new("redis", "required field missing")),
+        }
+    }
+}
+
 impl From<SingleServer> for RedisConf {
     fn from(server: SingleServer) -> Self {
         Self {
@@ -403,13 +439,28 @@ impl Redis {
         if !source.write(number, cx, out) {
             return false;
         }
-        if out.len() - at > LONGEST_VALUE {
-            let digest = hex(out.get(at..).unwrap_or_default(), 32);
-            out.truncate(at);
-            out.extend_from_slice(b"sha256:");
-            out.extend_from_slice(digest.as_bytes());
-        }
+        shorten(at, out);
         true
+    }
+
+    /// The key of a text.
+    pub(crate) fn key_of(&self, text: &[u8]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.prefix.len() + text.len());
+        self.write_prefix(&mut key);
+        let at = key.len();
+        key.extend_from_slice(text);
+        shorten(at, &mut key);
+        key
+    }
+}
+
+/// Replaces a long text that begins at `at` by its digest.
+fn shorten(at: usize, out: &mut Vec<u8>) {
+    if out.len() - at > LONGEST_VALUE {
+        let digest = hex(out.get(at..).unwrap_or_default(), 32);
+        out.truncate(at);
+        out.extend_from_slice(b"sha256:");
+        out.extend_from_slice(digest.as_bytes());
     }
 }
 

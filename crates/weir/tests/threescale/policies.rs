@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Site, send, told};
-use crate::harness::{Answer, Gateway, LIMIT, Origin, Response, wait_until};
+use crate::harness::{Answer, Connection, Gateway, LIMIT, Origin, Redis, Response, wait_until};
 use crate::openid_connect::{Provider, jwk};
 use crate::tokens::{Signer, now};
 
@@ -272,6 +272,47 @@ fn rates_are_limited() {
     let gateway = with(&site, policy("rate_limit", conf), json!({}));
     // A place is given back at the end of each request.
     assert!((0..5).all(|_| good(&gateway, "GET /").status == 200));
+}
+
+#[test]
+fn gateways_count_together_in_redis() {
+    let site = Site::new();
+    let mut redis = Redis::with(&["--requirepass", "secret"], &["-a", "secret"]);
+    let conf = |limiter: Value| {
+        let mut conf = limiter;
+        conf["redis_url"] = json!(format!("redis://:secret@{}/3", redis.address()));
+        policy("rate_limit", conf)
+    };
+    let key = json!({"name": "{{ headers['x-who'] }}", "name_type": "liquid"});
+    let windows = conf(json!({"fixed_window_limiters": [{"key": key, "count": 2, "window": 31_536_000}]}));
+    let gateways = [(); 2].map(|()| with(&site, windows.clone(), json!({})));
+    let ask = |at: usize, who: &str| good(&gateways[at], &format!("GET /\nX-Who: {who}")).status;
+    assert_eq!([ask(0, "a"), ask(1, "a"), ask(0, "a"), ask(1, "a")], [200, 200, 429, 429]);
+    // A long key is counted as well.
+    let long = "w".repeat(300);
+    assert_eq!([ask(0, &long), ask(1, &long), ask(1, &long), ask(1, "b")], [200, 200, 429, 200]);
+    assert_eq!(redis.cli(&["-n", "3", "DBSIZE"]), "3");
+    let buckets = conf(json!({"leaky_bucket_limiters": [{"key": key, "rate": 1, "burst": 0}]}));
+    let both = [(); 2].map(|()| with(&site, buckets.clone(), json!({})));
+    let statuses: Vec<u16> = (0..6).map(|at| good(&both[at % 2], "GET /").status).collect();
+    assert!(statuses[0] == 200 && statuses[1..].contains(&429), "{statuses:?}");
+    let connections = conf(json!({"connection_limiters": [{"key": key, "conn": 1, "burst": 0, "delay": 1}]}));
+    let gateway = with(
+        &site,
+        connections,
+        json!({"api_backend": format!("http://{}", Origin::scripted(Connection::await_close).node())}),
+    );
+    let mut held = gateway.client();
+    held.send("GET /?user_key=good HTTP/1.1\r\nHost: a.test\r\nX-Who: c\r\n\r\n");
+    wait_until("a request under way", LIMIT, || (good(&gateway, "GET /\nX-Who: c").status == 429).then_some(()));
+    drop(held);
+    // Without Redis the policy fails, and says so; or lets requests pass where it is told to.
+    redis.kill();
+    assert_eq!(ask(0, "a"), 500);
+    let mut lenient = windows[0]["configuration"].clone();
+    lenient["configuration_error"] = json!({"status_code": 503, "error_handling": "log"});
+    let gateway = with(&site, policy("rate_limit", lenient), json!({}));
+    assert_eq!(good(&gateway, "GET /").status, 200);
 }
 
 #[test]

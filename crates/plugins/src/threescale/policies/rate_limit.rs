@@ -18,8 +18,12 @@ use crate::threescale::text::{Around, Text, TextType};
 use crate::traffic::PlanCounts;
 use crate::traffic::key::{Key, Which};
 use crate::traffic::limit_conn::count::Count;
+use crate::traffic::limit_conn::remote::Entry;
 use crate::traffic::limit_count::counter::{Charge, MAX_COUNT, Quota, WindowKind};
+use crate::traffic::limit_count::remote;
 use crate::traffic::limit_req::bucket::{Bucket, Rate};
+use crate::traffic::limit_req::remote::pour;
+use crate::traffic::redis::{Redis, SingleServer};
 use crate::traffic::table::Table;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -132,6 +136,8 @@ struct Counts {
 struct RateLimit {
     limiters: Box<[Limiter]>,
     counts: Counts,
+    /// The Redis that has the counts in the place of `counts`.
+    remote: Option<Redis>,
     /// `None`: requests pass.
     exceeded: Option<u16>,
     failed: Option<u16>,
@@ -139,15 +145,25 @@ struct RateLimit {
 
 /// Keeps keys of this policy apart from those of others.
 const DOMAIN: u32 = 1 << 29;
+/// Milliseconds for a connection to Redis, and again for a reply.
+const REDIS_TIMEOUT: u64 = 1000;
+/// Milliseconds for which a request counts in Redis at most, should its gateway die.
+const LONGEST_REQUEST: u64 = 3_600_000;
 
 /// Compiles the policy.
 pub(super) fn compile(conf: &Node, field: &str, cx: &CompileCx<'_>) -> Option<DraftLink> {
     let conf = read::<Conf>(conf, field, cx)?;
     let say = |name: &str, text: String| cx.say([Invalid::new(format!("{field}.{name}"), text)]);
-    if !conf.redis_url.is_empty() {
-        say("redis_url", "counts in Redis are not supported: they are those of this gateway, so leave it out".into());
-        return None;
-    }
+    let server = match conf.redis_url.as_str() {
+        "" => None,
+        url => match SingleServer::of_url(url, REDIS_TIMEOUT) {
+            Some(server) => Some(server),
+            None => {
+                say("redis_url", "expected redis://USER:PASSWORD@HOST:PORT/DATABASE".into());
+                return None;
+            }
+        },
+    };
     let status = |name: &str, error: &ErrorConf, default: u16| {
         let status = error.status_code.unwrap_or(default);
         if !(200..=599).contains(&status) {
@@ -176,6 +192,7 @@ pub(super) fn compile(conf: &Node, field: &str, cx: &CompileCx<'_>) -> Option<Dr
                 buckets: states.get_or_create(&format!("3scale buckets {most}"), || Table::new(most)),
                 windows: PlanCounts::of(states, most),
             },
+            remote: server.map(|server| server.connect(false, site.build)).transpose()?,
             exceeded,
             failed,
         })
@@ -224,25 +241,93 @@ impl Conf {
 }
 
 /// Outcome of one limiter.
+#[derive(Clone, Copy)]
 enum Outcome {
     /// Milliseconds that the request waits.
     Passes(u64),
     Exceeded,
-    /// There is no room for another count.
+    /// There is no room for another count, or Redis cannot be asked.
     Failed,
 }
 
+/// Milliseconds that a request waits as one of `taken`, where `conn` pass at once.
+fn wait_above(taken: u64, conn: u64, delay_ms: f64) -> u64 {
+    (delay_ms * taken.saturating_sub(conn).div_ceil(conn) as f64) as u64
+}
+
+/// Counts a request in a Redis, under `text`.
+async fn count_remotely(redis: &Redis, measure: Measure, text: &str, unix_ms: u64, state: &mut State) -> Outcome {
+    let key = |text: &str| redis.key_of(text.as_bytes());
+    match measure {
+        Measure::Connections { conn, burst, delay_ms } => {
+            let entry = Entry::new(redis, key(text).into(), LONGEST_REQUEST);
+            let place = entry.enter(conn.saturating_add(burst)).await;
+            // The place is given back also where nobody knows whether it was taken.
+            state.entered_remotely.push(entry);
+            match place {
+                Ok(Some(taken)) => Outcome::Passes(wait_above(taken, conn, delay_ms)),
+                Ok(None) => Outcome::Exceeded,
+                Err(_) => Outcome::Failed,
+            }
+        }
+        Measure::Rate(rate) => match pour(redis, &key(text), &rate).await {
+            Ok(Some(wait)) => Outcome::Passes(wait),
+            Ok(None) => Outcome::Exceeded,
+            Err(_) => Outcome::Failed,
+        },
+        Measure::Window { count, ms } => {
+            let quota = Quota { count, window: ms - unix_ms % ms, kind: WindowKind::Fixed };
+            match remote::count(redis, &key(&format!("{} {text}", unix_ms / ms)), &quota, 1, false).await {
+                Ok(counted) if counted.passed => Outcome::Passes(0),
+                Ok(_) => Outcome::Exceeded,
+                Err(_) => Outcome::Failed,
+            }
+        }
+    }
+}
+
 impl RateLimit {
-    fn count(&self, limiter: &Limiter, name: &str, cx: &RequestCx<'_>, state: &mut State) -> Outcome {
-        let text = format!("{}\0{name}", limiter.scope);
+    /// The text under which a limiter counts a request; `None` where its condition does not hold.
+    fn text_of(limiter: &Limiter, parts: &Parts, cx: &RequestCx<'_>, state: &State) -> Option<String> {
+        let around = Around { view: cx.view(), state, names: &parts.names };
+        if limiter.condition.as_ref().is_some_and(|condition| !condition.holds(&around)) {
+            return None;
+        }
+        Some(format!("{}\0{}", limiter.scope, limiter.name.render(&around)))
+    }
+
+    /// Adds to the longest wait; `Err` with the status of a request that does not pass.
+    fn conclude(&self, outcome: Outcome, longest: &mut u64) -> Result<(), u16> {
+        let status = match outcome {
+            Outcome::Passes(wait) => {
+                *longest = wait.max(*longest);
+                return Ok(());
+            }
+            Outcome::Exceeded => self.exceeded,
+            Outcome::Failed => self.failed,
+        };
+        status.map_or(Ok(()), Err)
+    }
+
+    /// Counts in Redis: milliseconds that the request waits, or the status with which it is refused.
+    async fn ask(&self, redis: &Redis, parts: &Parts, cx: &RequestCx<'_>, state: &mut State) -> Result<u64, u16> {
+        let mut longest = 0;
+        for limiter in &self.limiters {
+            let Some(text) = Self::text_of(limiter, parts, cx, state) else { continue };
+            let outcome = count_remotely(redis, limiter.measure, &text, cx.unix_ms(), state).await;
+            self.conclude(outcome, &mut longest)?;
+        }
+        Ok(longest)
+    }
+
+    fn count(&self, limiter: &Limiter, text: &str, cx: &RequestCx<'_>, state: &mut State) -> Outcome {
         let key = Key::new(DOMAIN, text.as_bytes());
         match limiter.measure {
             Measure::Connections { conn, burst, delay_ms } => {
                 match Entered::take(&self.counts.connections, key, conn.saturating_add(burst), cx.now_ms()) {
                     Ok(Some((entered, taken))) => {
                         state.entered.push(entered);
-                        let over = taken.saturating_sub(conn);
-                        Outcome::Passes((delay_ms * over.div_ceil(conn) as f64) as u64)
+                        Outcome::Passes(wait_above(taken, conn, delay_ms))
                     }
                     Ok(None) => Outcome::Exceeded,
                     Err(()) => Outcome::Failed,
@@ -275,24 +360,15 @@ impl RateLimit {
 
 impl Policy for RateLimit {
     fn access(&self, parts: &Parts, cx: &mut RequestCx<'_>, state: &mut State) -> Step {
+        if self.remote.is_some() {
+            return Step::Done(Flow::Suspend);
+        }
         let mut longest = 0;
-        let answer = |cx: &mut RequestCx<'_>, status: u16| Step::Done(cx.reply(status).done());
         for limiter in &self.limiters {
-            let around = Around { view: cx.view(), state, names: &parts.names };
-            if limiter.condition.as_ref().is_some_and(|condition| !condition.holds(&around)) {
-                continue;
-            }
-            let name = limiter.name.render(&around).into_owned();
-            let status = match self.count(limiter, &name, cx, state) {
-                Outcome::Passes(wait) => {
-                    longest = wait.max(longest);
-                    continue;
-                }
-                Outcome::Exceeded => self.exceeded,
-                Outcome::Failed => self.failed,
-            };
-            if let Some(status) = status {
-                return answer(cx, status);
+            let Some(text) = Self::text_of(limiter, parts, cx, state) else { continue };
+            let outcome = self.count(limiter, &text, cx, state);
+            if let Err(status) = self.conclude(outcome, &mut longest) {
+                return Step::Done(cx.reply(status).done());
             }
         }
         if longest == 0 {
@@ -304,14 +380,23 @@ impl Policy for RateLimit {
 
     fn wait<'a>(
         &'a self,
-        _: &'a Parts,
-        _: &'a mut RequestCx<'_>,
+        parts: &'a Parts,
+        cx: &'a mut RequestCx<'_>,
         state: &'a mut State,
         _: &'a dyn Io,
         _: Phase,
     ) -> LocalFuture<'a, Step> {
         Box::pin(async move {
-            weir_runtime::sleep(Duration::from_millis(std::mem::take(&mut state.delay))).await;
+            if let Some(redis) = &self.remote {
+                match self.ask(redis, parts, cx, state).await {
+                    Ok(longest) => state.delay = longest,
+                    Err(status) => return Step::Done(cx.reply(status).done()),
+                }
+            }
+            let delay = std::mem::take(&mut state.delay);
+            if delay > 0 {
+                weir_runtime::sleep(Duration::from_millis(delay)).await;
+            }
             Step::Next
         })
     }

@@ -48,13 +48,13 @@ impl Remote {
 
     /// The means to enter and to leave of one request.
     pub(super) fn entry(&self, key: Box<[u8]>) -> Arc<Entry> {
-        Arc::new(Entry { redis: self.redis.clone(), key, name: name(), ttl: self.ttl, leaves: AtomicBool::new(false) })
+        Arc::new(Entry::new(&self.redis, key, self.ttl))
     }
 }
 
 /// A request that counts, or asks to. It leaves when it is dropped.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     redis: Redis,
     key: Box<[u8]>,
     name: String,
@@ -64,8 +64,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// A request that counts for `ttl` milliseconds at most, once it has entered.
+    pub(crate) fn new(redis: &Redis, key: Box<[u8]>, ttl: u64) -> Self {
+        Self { redis: redis.clone(), key, name: name(), ttl, leaves: AtomicBool::new(false) }
+    }
+
     /// Asks for a place, where `most` may be: which one it is, from 1; `None` when there is none.
-    pub(super) async fn enter(&self, most: u64) -> Result<Option<u64>, Error> {
+    pub(crate) async fn enter(&self, most: u64) -> Result<Option<u64>, Error> {
         self.leaves.store(true, Relaxed);
         let (most, ttl) = (most.to_string(), self.ttl.to_string());
         let arguments = [most.as_bytes(), ttl.as_bytes(), self.name.as_bytes()];

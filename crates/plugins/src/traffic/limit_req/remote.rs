@@ -32,7 +32,7 @@ return math.min(math.floor(excess / leak * 1000), 1e15)
 });
 
 /// Adds one request to a bucket, and gives the milliseconds that it waits; `None` when it is over the limit.
-pub(super) async fn pour(redis: &Redis, key: &[u8], rate: &Rate) -> Result<Option<u64>, Error> {
+pub(crate) async fn pour(redis: &Redis, key: &[u8], rate: &Rate) -> Result<Option<u64>, Error> {
     let [leak, burst] = rate.in_thousandths().map(|number| number.to_string());
     let kept = rate.drain_ms().clamp(1, LONGEST).to_string();
     match redis.run(&POUR, key, &[leak.as_bytes(), burst.as_bytes(), kept.as_bytes()]).await? {
