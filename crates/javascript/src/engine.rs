@@ -1,7 +1,7 @@
 //! Threads that run scripts.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map;
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -9,15 +9,17 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::machine::{Fault, Machine};
+use crate::machine::{Entry, Fault, Machine};
 use crate::program::Program;
 
-/// A call of a middleware.
+/// A call of a middleware or of a function.
 #[derive(Debug)]
 pub struct Call {
     /// The program.
     pub program: Arc<Program>,
-    /// Global name of the middleware.
+    /// Kind of the thing that is called.
+    pub entry: Entry,
+    /// Its global name.
     pub name: String,
     /// Request, session and configuration in JSON.
     pub arguments: [String; 3],
@@ -104,15 +106,15 @@ fn work(queue: &Mutex<Receiver<Job>>) {
 }
 
 fn run(machines: &mut Machines, call: Call) -> Result<String, Fault> {
-    let Call { program, name, arguments, host } = call;
+    let Call { program, entry, name, arguments, host } = call;
     let (_, machine) = match machines.entry(program.number) {
-        Entry::Occupied(held) => held.into_mut(),
-        Entry::Vacant(free) => {
+        hash_map::Entry::Occupied(held) => held.into_mut(),
+        hash_map::Entry::Vacant(free) => {
             let machine = Machine::new(&program).map_err(Fault::Thrown)?;
             free.insert((Arc::downgrade(&program), machine))
         }
     };
-    let result = machine.call(&name, &arguments, host);
+    let result = machine.call((entry, &name), &arguments, host);
     let is_full = machine.bytes() > program.limits.memory as u64 / 2;
     // The remains of a script that was ended are not relied on, and the memory that a script piles up is dropped.
     if matches!(result, Err(Fault::Time | Fault::Memory)) || is_full {
@@ -128,7 +130,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::{Call, Engine};
-    use crate::machine::Fault;
+    use crate::machine::{Entry, Fault};
     use crate::program::{Limits, Program, Script};
 
     const LIMITS: Limits = Limits { time: Duration::from_millis(300), memory: 8 << 20 };
@@ -141,10 +143,16 @@ mod tests {
     }
 
     fn call(body: &str) -> Result<String, Fault> {
-        let program = Program::new(script(body), &["m".to_owned()], LIMITS).expect("a program");
+        let program = Program::new(script(body), Entry::Middleware, &["m".to_owned()], LIMITS).expect("a program");
         let (host, mut requests) = mpsc::channel(1);
         let arguments = ["{\"Body\":\"aGk=\",\"SetHeaders\":{}}", "{\"meta_data\":{\"a\":\"b\"}}", "{\"APIID\":\"x\"}"];
-        let call = Call { program, name: "m".to_owned(), arguments: arguments.map(str::to_owned), host };
+        let call = Call {
+            program,
+            entry: Entry::Middleware,
+            name: "m".to_owned(),
+            arguments: arguments.map(str::to_owned),
+            host,
+        };
         let outcome = Engine::global().call(call).expect("a thread");
         while let Some(request) = requests.blocking_recv() {
             let answer = format!("{{\"Body\":{}}}", request.request);
@@ -180,7 +188,7 @@ mod tests {
     fn programs_are_checked_when_they_are_made() {
         let made = |text: &str, name: &str| {
             let scripts = vec![Script { name: "a.js".to_owned(), text: text.to_owned() }];
-            Program::new(scripts, &[name.to_owned()], LIMITS).map(drop)
+            Program::new(scripts, Entry::Middleware, &[name.to_owned()], LIMITS).map(drop)
         };
         for (text, name, fault) in [
             ("var m = {", "m", "a.js: "),

@@ -20,5 +20,5 @@ mod machine;
 mod program;
 
 pub use engine::{Call, Engine, HostRequest};
-pub use machine::Fault;
+pub use machine::{Entry, Fault};
 pub use program::{Limits, Program, Script};

@@ -50,6 +50,32 @@ const STACK: usize = 256 << 10;
 /// Most bytes of one line in the log.
 const MOST_LOGGED: usize = 4096;
 
+/// The kind of thing that a call calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A middleware: `new TykJS.TykMiddleware.NewMiddleware({})`.
+    Middleware,
+    /// The function of a virtual endpoint.
+    Function,
+}
+
+impl Entry {
+    /// The function of `tyk.js` that is the way in.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Middleware => "weirMiddleware",
+            Self::Function => "weirFunction",
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Middleware => "middleware",
+            Self::Function => "function",
+        }
+    }
+}
+
 /// The way of the running call to whoever makes its requests.
 type Host = Rc<RefCell<Option<mpsc::Sender<HostRequest>>>>;
 
@@ -94,30 +120,30 @@ impl Machine {
         self.within(|| self.context.with(run)).map_err(|fault| fault.to_string())
     }
 
-    /// Refuses a name that is no middleware.
-    pub(crate) fn check(&self, name: &str) -> Result<(), String> {
+    /// Refuses a name that is no middleware, or no function.
+    pub(crate) fn check(&self, entry: Entry, name: &str) -> Result<(), String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.');
         if name.is_empty() || !name.chars().all(is_name) {
-            return Err(format!("'{name}' is no name of a middleware"));
+            return Err(format!("'{name}' is no name of a {}", entry.noun()));
         }
         let check = |ctx: Ctx<'_>| -> Result<String, Fault> {
-            let call = || ctx.globals().get::<_, Function<'_>>("weirMiddleware")?.call((name,));
+            let call = || ctx.globals().get::<_, Function<'_>>(entry.name())?.call((name,));
             call().catch(&ctx).map_err(|error| thrown(&error))
         };
         self.within(|| self.context.with(check)).map(drop).map_err(|fault| fault.to_string())
     }
 
-    /// Calls a middleware with its arguments in JSON; its result in JSON.
+    /// Calls a middleware or a function with its arguments in JSON; its result in JSON.
     pub(crate) fn call(
         &self,
-        name: &str,
+        (entry, name): (Entry, &str),
         [request, session, config]: &[String; 3],
         host: mpsc::Sender<HostRequest>,
     ) -> Result<String, Fault> {
         *self.host.borrow_mut() = Some(host);
         let run = |ctx: Ctx<'_>| -> Result<String, Fault> {
             let arguments = (name, request.as_str(), session.as_str(), config.as_str());
-            let call = || ctx.globals().get::<_, Function<'_>>("weirMiddleware")?.call(arguments);
+            let call = || ctx.globals().get::<_, Function<'_>>(entry.name())?.call(arguments);
             call().catch(&ctx).map_err(|error| thrown(&error))
         };
         let result = self.within(|| self.context.with(run));

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::machine::Machine;
+use crate::machine::{Entry, Machine};
 
 /// A script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ impl fmt::Debug for Program {
 const MISSING: [&str; 3] = ["TykGetKeyData", "TykSetKeyData", "TykBatchRequest"];
 
 impl Program {
-    /// A program with middleware of these global names.
+    /// A program with middleware or functions of these global names.
     ///
     /// # Errors
-    /// A script cannot be evaluated within the limits, uses a function that is not there, or a name is no middleware.
-    pub fn new(scripts: Vec<Script>, middleware: &[String], limits: Limits) -> Result<Arc<Self>, String> {
+    /// A script cannot be evaluated within the limits, uses a function that is not there, or a name is nothing of the kind.
+    pub fn new(scripts: Vec<Script>, entry: Entry, names: &[String], limits: Limits) -> Result<Arc<Self>, String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         for script in &scripts {
             if let Some(missing) = MISSING.iter().find(|name| script.text.contains(&format!("{name}("))) {
@@ -59,8 +59,8 @@ impl Program {
         }
         let program = Self { number: NEXT.fetch_add(1, Relaxed), scripts, limits };
         let machine = Machine::new(&program)?;
-        for name in middleware {
-            machine.check(name)?;
+        for name in names {
+            machine.check(entry, name)?;
         }
         Ok(Arc::new(program))
     }

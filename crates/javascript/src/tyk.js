@@ -26,6 +26,24 @@ TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessRequest = function (request
   return result;
 };
 
+// The answer of a virtual endpoint.
+var TykJsResponse = function (response, meta) {
+  return JSON.stringify({ Response: response, SessionMeta: meta });
+};
+
+// The way in for virtual endpoints: the function with a global name, and its arguments as JSON.
+var weirFunction = function (name, request, session, config) {
+  var endpoint = (0, eval)(name);
+  if (typeof endpoint !== "function") {
+    throw new Error(name + " is no function");
+  }
+  if (request === undefined) {
+    return "";
+  }
+  var result = endpoint(JSON.parse(request), JSON.parse(session), JSON.parse(config));
+  return typeof result === "string" ? result : JSON.stringify(result || null);
+};
+
 // The way in: the middleware with a global name, and its arguments as JSON. `let` and `const` make no properties of the
 // global object, so the name is evaluated.
 var weirMiddleware = function (name, request, session, config) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! answers (clean paths, words of failures) ─► pre: scripts ─► api: versions, lists, IP, authentication, rights, limits
-//!   └─► post: scripts ─► paths: bodies, headers, rewrites, mocks, breakers ─► cache ─► target ─► upstream
+//!   └─► post: scripts ─► paths: bodies, headers, rewrites, mocks, breakers ─► cache ─► virtual: scripts ─► upstream
 //! ```
 //!
 //! `pre` and `api` run in the phase `rewrite` and the others in `access`, so that the order is Tyk's but for scripts: `pre`
@@ -51,6 +51,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &paths::Paths,
         &scripts::Post,
         &scripts::Pre,
+        &scripts::Virtual,
     ]
 }
 

@@ -126,6 +126,9 @@ fn api(
     chain.insert("upstream", upstream.clone());
     let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
     middleware::add(api, own, (conf, scripts), &mut plugins, found);
+    if let Some(made) = middleware::virtuals(api, own, (conf, scripts), versions.virtuals, found) {
+        plugins.insert("virtual", made);
+    }
     if api.flag("cache_options.enable_cache") {
         plugins.insert("cache", access::cache(api, own, versions.caches));
     }
@@ -159,6 +162,7 @@ fn api(
         ("plugins.analytics.tag_headers", "tag_headers"),
         ("plugins.analytics", ""),
         ("plugins.cache", "cache_options"),
+        ("plugins.virtual", "version_data.versions"),
         ("plugins.pre", "custom_middleware.pre"),
         ("plugins.post", "custom_middleware.post"),
         ("plugins.api", ""),

@@ -342,6 +342,15 @@ impl Reading<'_> {
                         );
                         if name == "transformRequestBody" { "transform" } else { "transform_response" }
                     }
+                    "virtualEndpoint" => {
+                        let body = part["body"].as_str().filter(|body| !body.is_empty());
+                        set("response_function_name", part["functionName"].clone());
+                        set("function_source_type", if body.is_some() { "blob" } else { "file" }.into());
+                        set("function_source_uri", body.or(part["path"].as_str()).unwrap_or_default().into());
+                        set("use_session", part["requireSession"].clone());
+                        set("proxy_on_error", part["proxyOnError"].clone());
+                        "virtual"
+                    }
                     "circuitBreaker" => {
                         set("threshold_percent", part["threshold"].clone());
                         set("samples", part["sampleSize"].clone());

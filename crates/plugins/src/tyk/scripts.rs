@@ -1,25 +1,24 @@
 //! `pre` and `post`: middleware in JavaScript, before and behind authentication.
 
 mod exchange;
+mod runner;
+mod virtual_endpoints;
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
-use weir_javascript::{Call, Engine, Fault, HostRequest, Limits, Program, Script};
-use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
+use serde_json::{Map, Value};
+use weir_javascript::Entry;
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 
 use super::body;
-use super::fetch::{self, Fetch};
 use super::shared::{self, Known};
 use exchange::Returned;
+use runner::{Runner, wait};
+pub(crate) use virtual_endpoints::Virtual;
 
 /// The definition of what runs before authentication.
 #[derive(Debug)]
@@ -58,29 +57,16 @@ struct ScriptConf {
     text: String,
 }
 
-/// Seconds that a call may take where nothing is said.
-const TIMEOUT: u32 = 5;
-/// Most seconds that a call may take.
-const MOST_TIMEOUT: u32 = 60;
-/// Most bytes of memory of the scripts of an API, on each thread.
-const MEMORY: usize = 32 << 20;
-
 fn compile(conf: Conf, is_pre: bool, cx: &CompileCx<'_>) -> Option<Compiled> {
-    let scripts = conf.scripts.into_iter().map(|script| Script { name: script.path, text: script.text }).collect();
-    let seconds = if conf.timeout == 0 { TIMEOUT } else { conf.timeout.min(MOST_TIMEOUT) };
-    let limits = Limits { time: Duration::from_secs(seconds.into()), memory: MEMORY };
-    let program = Program::new(scripts, &conf.middleware, limits);
-    let program = cx.ok(program.map_err(|error| Invalid::new("scripts", error)))?;
-    let config = json!({ "APIID": conf.api_id, "OrgID": conf.org_id, "config_data": conf.config_data });
+    let names = (Entry::Middleware, &*conf.middleware);
+    let api = (&*conf.api_id, &*conf.org_id, &conf.config_data);
+    let compiled = runner::Compiled::new(conf.scripts, names, conf.timeout, api, cx)?;
     Some(Compiled::build(move |build| {
         Ok(Scripts {
             place: shared::place(build, &conf.api_id),
-            program,
+            runner: compiled.build(build),
             middleware: conf.middleware.into(),
-            config: config.to_string(),
             is_pre,
-            time: limits.time,
-            fetch: Fetch::new(build.network),
         })
     }))
 }
@@ -118,14 +104,10 @@ impl Define for Post {
 /// An instance.
 struct Scripts {
     place: Arc<PerRequest<Known>>,
-    program: Arc<Program>,
+    runner: Runner,
     middleware: Box<[String]>,
-    /// The API as scripts see it, in JSON.
-    config: String,
     /// True before authentication, when there is no session.
     is_pre: bool,
-    time: Duration,
-    fetch: Fetch,
 }
 
 impl std::fmt::Debug for Scripts {
@@ -148,21 +130,15 @@ impl Plugin for Scripts {
 
     fn wait_limit(&self) -> Option<Duration> {
         // Each call has a limit of its own, within which it is answered.
-        Some(self.time * (2 * u32::try_from(self.middleware.len()).unwrap_or(1) + 1))
+        Some(self.runner.time * (2 * u32::try_from(self.middleware.len()).unwrap_or(1) + 1))
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             for name in &self.middleware {
                 let session = self.place.get(cx).map_or_else(|| Value::Object(Map::new()), exchange::session);
-                let arguments = [exchange::request(cx).to_string(), session.to_string(), self.config.clone()];
-                // A call waits for a thread as long as it may run; a script within one long step is ended behind that step.
-                let outcome = match weir_runtime::timeout(self.time * 2, self.call(name, arguments)).await {
-                    Some(Ok(text)) => Returned::parse(&text),
-                    Some(Err(fault)) => Err(fault.to_string()),
-                    None => Err(Fault::Time.to_string()),
-                };
-                let returned = match outcome {
+                let outcome = self.runner.run(name, &exchange::request(cx), &session).await;
+                let returned = match outcome.and_then(|text| Returned::parse(&text)) {
                     Ok(returned) => returned,
                     Err(reason) => {
                         tracing::warn!(middleware = %name, %reason, "a script failed: its request is refused");
@@ -191,11 +167,6 @@ impl Plugin for Scripts {
     }
 }
 
-/// Collects the body, and then waits for a thread.
-fn wait(cx: &RequestCx<'_>) -> Flow {
-    if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
-}
-
 impl Scripts {
     /// The place of [`Known`], filled where it is empty.
     fn known<'c>(&self, cx: &'c mut RequestCx<'_>) -> Option<&'c mut Known> {
@@ -203,26 +174,5 @@ impl Scripts {
             self.place.put(cx, Known::default());
         }
         self.place.get_mut(cx)
-    }
-
-    /// Calls a middleware, and meanwhile makes the requests that it wants.
-    async fn call(&self, name: &str, arguments: [String; 3]) -> Result<String, Fault> {
-        let (host, mut requests) = mpsc::channel::<HostRequest>(1);
-        let call = Call { program: Arc::clone(&self.program), name: name.to_owned(), arguments, host };
-        let mut outcome = pin!(Engine::global().call(call)?);
-        loop {
-            let next = poll_fn(|task| match requests.poll_recv(task) {
-                Poll::Ready(Some(request)) => Poll::Ready(Err(request)),
-                _ => outcome.as_mut().poll(task).map(Ok),
-            });
-            match next.await {
-                Ok(outcome) => return outcome.unwrap_or(Err(Fault::Busy)),
-                Err(request) => {
-                    let answer = weir_runtime::timeout(self.time, self.fetch.answer(&request.request)).await;
-                    // A script that was ended waits no longer.
-                    let _ = request.reply.try_send(answer.unwrap_or_else(|| fetch::failed("no answer in time")));
-                }
-            }
-        }
     }
 }

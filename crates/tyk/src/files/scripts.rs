@@ -31,7 +31,7 @@ pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Adds the paths of templates that are in files.
+/// Adds the paths of templates and of functions of virtual endpoints that are in files.
 fn add_templates(definition: &Value, paths: &mut Vec<String>) {
     let mut push = |path: &Value| {
         if let Some(path) = path.as_str().filter(|path| !path.is_empty() && !paths.iter().any(|known| known == path)) {
@@ -40,6 +40,11 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
     };
     let versions = definition["version_data"]["versions"].as_object();
     for version in versions.into_iter().flat_map(|versions| versions.values()) {
+        for endpoint in version["extended_paths"]["virtual"].as_array().into_iter().flatten() {
+            if endpoint["function_source_type"] != "blob" && endpoint["disabled"] != true {
+                push(&endpoint["function_source_uri"]);
+            }
+        }
         for list in ["transform", "transform_response"] {
             let entries = version["extended_paths"][list].as_array();
             for data in entries.into_iter().flatten().map(|entry| &entry["template_data"]) {
@@ -57,7 +62,7 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
     }
     let operations = definition["x-tyk-api-gateway"]["middleware"]["operations"].as_object();
     for operation in operations.into_iter().flat_map(|operations| operations.values()) {
-        for part in ["transformRequestBody", "transformResponseBody"].map(|name| &operation[name]) {
+        for part in ["transformRequestBody", "transformResponseBody", "virtualEndpoint"].map(|name| &operation[name]) {
             if part["enabled"] == true && part["body"].as_str().is_none_or(str::is_empty) {
                 push(&part["path"]);
             }

@@ -1,5 +1,7 @@
 //! Middleware in JavaScript, and handlers of events.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use weir_config::{Diagnostic, Kind, Node};
 
 use super::{Scripts, list, map, number, text};
@@ -39,6 +41,54 @@ pub(super) fn add(
             plugins.insert(plugin, made);
         }
     }
+}
+
+/// The plugin of virtual endpoints; `None` without any.
+pub(super) fn virtuals(
+    api: &Definition,
+    id: &str,
+    (conf, scripts): (&Conf, &Scripts),
+    versions: Node,
+    found: &mut Vec<Diagnostic>,
+) -> Option<Node> {
+    let mark = api.node.mark;
+    let lists = versions.as_seq().unwrap_or_default().iter().filter_map(|version| version.get("virtual"));
+    let endpoints: Vec<&Node> = lists.filter_map(Node::as_seq).flatten().collect();
+    if endpoints.is_empty() {
+        return None;
+    }
+    let (mut texts, mut sources) = (Vec::new(), Vec::new());
+    for endpoint in endpoints {
+        let of = |field: &str| endpoint.get(field).and_then(Node::as_str).unwrap_or_default();
+        let (kind, source) = (of("function_source_type"), of("function_source_uri"));
+        if sources.contains(&source) {
+            continue;
+        }
+        sources.push(source);
+        let code = match kind {
+            "blob" => STANDARD.decode(source).ok().and_then(|bytes| String::from_utf8(bytes).ok()),
+            _ => scripts.get(source).cloned(),
+        };
+        let Some(code) = code else {
+            let reason = match kind {
+                "blob" => "function_source_uri: expected a script in base64".to_owned(),
+                _ => format!("the script '{source}' is read only with a tyk.conf or a folder of definitions"),
+            };
+            found.push(api.fault("version_data.versions", format!("virtual: {reason}")));
+            return None;
+        };
+        let path = if kind == "blob" { of("response_function_name") } else { source };
+        texts.push(map(mark, [("path", text(path)), ("text", text(&code))]));
+    }
+    let mut made = map(mark, [("api_id", text(id)), ("org_id", text(api.text("org_id")))]);
+    made.insert("listen_path", text(api.text("proxy.listen_path")));
+    made.insert("scripts", list(mark, texts));
+    made.insert("timeout", number(conf.jsvm_timeout.into()));
+    made.insert("versions", versions.clone());
+    if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
+        made.insert("config_data", data.clone());
+    }
+    Some(made)
 }
 
 /// The handlers of events; `None` without any.

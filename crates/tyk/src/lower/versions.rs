@@ -13,6 +13,8 @@ pub(super) struct Versions {
     pub(super) chain: Node,
     /// For `cache`.
     pub(super) caches: Node,
+    /// For `virtual`.
+    pub(super) virtuals: Node,
 }
 
 /// Lists of `extended_paths` that `api` reads.
@@ -33,10 +35,9 @@ const OF_CHAIN: [&str; 10] = [
 /// Those that `cache` reads, where answers are cached at all.
 const OF_CACHE: [&str; 2] = ["cache", "advance_cache_config"];
 /// Those that change what clients and upstreams get, with the reason for which they are refused.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     ("transform_jq", "bodies are not transformed by jq"),
     ("transform_jq_response", "bodies are not transformed by jq"),
-    ("virtual", "virtual endpoints are JavaScript, which is not supported yet"),
     ("go_plugin", "Go plugins are not supported: they are loaded into Tyk's own process"),
     ("persist_graphql", "GraphQL is not supported yet"),
     ("validate_request", "validation by OpenAPI is not supported yet: use validate_json"),
@@ -67,13 +68,14 @@ impl Versions {
             // Only the entry Default counts, and without it the first.
             false => all.iter().find(|(key, _)| &*key.text == "Default").or(all.first()).into_iter().collect(),
         };
-        let (mut guards, mut chains, mut caches) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut guards, mut chains, mut caches, mut virtuals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (key, version) in chosen {
-            let (guard, mut chain, cache) = self::version(api, &key.text, version, is_versioned, found);
+            let (guard, mut chain, cache, endpoints) = self::version(api, &key.text, version, is_versioned, found);
             add_templates(&mut chain, scripts);
             guards.push(guard);
             chains.push(chain);
             caches.push(cache);
+            virtuals.push(endpoints);
         }
         let mut guard = map(mark, [("list", list(mark, guards))]);
         if is_versioned && all.is_empty() {
@@ -104,7 +106,12 @@ impl Versions {
             }
         }
         let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
-        (!is_refused).then(|| Self { guard, chain: list(mark, chains), caches: list(mark, caches) })
+        (!is_refused).then(|| Self {
+            guard,
+            chain: list(mark, chains),
+            caches: list(mark, caches),
+            virtuals: list(mark, virtuals),
+        })
     }
 
     /// Names of the versions in their order; none for an API without versions.
@@ -121,13 +128,13 @@ fn version(
     version: &Node,
     is_versioned: bool,
     found: &mut Vec<Diagnostic>,
-) -> (Node, Node, Node) {
+) -> (Node, Node, Node, Node) {
     let mark = version.mark;
     let mut guard = map(mark, [("name", text(name)), ("expires", text(""))]);
     if let Some(expires) = version.get("expires").filter(|_| is_versioned) {
         guard.insert("expires", expires.clone());
     }
-    let (mut chain, mut cache) = (map(mark, []), map(mark, []));
+    let (mut chain, mut cache, mut endpoints) = (map(mark, []), map(mark, []), map(mark, []));
     let is_on_version = |field: &str| version.get(field).is_some_and(|node| node.kind == Kind::Bool(true));
     if let Some(size) = version.get("global_size_limit").filter(|_| !is_on_version("global_size_limit_disabled")) {
         guard.insert("global_size_limit", size.clone());
@@ -135,6 +142,7 @@ fn version(
     if let Some(case) = version.get("ignore_endpoint_case") {
         guard.insert("ignore_endpoint_case", case.clone());
         cache.insert("ignore_endpoint_case", case.clone());
+        endpoints.insert("ignore_endpoint_case", case.clone());
     }
     for field in FIELDS {
         let disabled = match field {
@@ -150,10 +158,12 @@ fn version(
     }
     let extended = version.get("extended_paths").filter(|_| is_on_version("use_extended_paths"));
     match extended {
-        Some(extended) => extended_paths(api, (name, extended), (&mut guard, &mut chain, &mut cache), found),
+        Some(extended) => {
+            extended_paths(api, (name, extended), [&mut guard, &mut chain, &mut cache, &mut endpoints], found);
+        }
         None => old_paths(version, &mut guard),
     }
-    (guard, chain, cache)
+    (guard, chain, cache, endpoints)
 }
 
 /// Adds the texts of templates that are in files.
@@ -176,7 +186,7 @@ fn add_templates(chain: &mut Node, scripts: &Scripts) {
 fn extended_paths(
     api: &Definition,
     (version, extended): (&str, &Node),
-    (guard, chain, cache): (&mut Node, &mut Node, &mut Node),
+    [guard, chain, cache, endpoints]: [&mut Node; 4],
     found: &mut Vec<Diagnostic>,
 ) {
     let is_disabled = |entry: &Node| entry.get("disabled").is_some_and(|node| node.kind == Kind::Bool(true));
@@ -201,6 +211,8 @@ fn extended_paths(
                 found.push(api.doubt(&place, "without effect: cache_options.enable_cache is not on"));
             }
             cache.insert(name, list(entries.mark, live));
+        } else if name == "virtual" {
+            endpoints.insert(name, list(entries.mark, live));
         } else {
             found.push(api.doubt(&place, "unknown list of paths"));
         }

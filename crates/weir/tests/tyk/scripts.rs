@@ -210,3 +210,85 @@ fn scripts_that_cannot_run_are_refused_with_their_names() {
         assert!(status != 0 && told.contains(expected), "{expected}: {told}");
     }
 }
+
+#[test]
+fn functions_answer_at_virtual_endpoints() {
+    let site = Site::new();
+    script(
+        &site,
+        "endpoints",
+        "function shown(request, session, config) {
+             var seen = [request.URL, request.Body, request.Params.a ? request.Params.a[0] : '', config.APIID, config.config_data.b,
+                         session.meta_data ? session.meta_data.team : 'none', request.Headers['X-In'] ? request.Headers['X-In'][0] : ''];
+             return TykJsResponse({Body: seen.join(' '), Headers: {'X-Own': 'o', 'Content-Type': 'text/x'}, Code: 201}, session.meta_data);
+         }
+         function plain(request) { return TykJsResponse({body: 'plain'}, {}); }
+         function fails() { throw new Error('thrown'); }
+         function nothing() {}
+         function loops() { while (true) {} }",
+    );
+    let uri = "./middleware/endpoints.js";
+    let endpoint = |path: &str, method: &str, name: &str| {
+        json!({"path": path, "method": method, "response_function_name": name, "function_source_type": "file",
+               "function_source_uri": uri, "use_session": true, "proxy_on_error": false})
+    };
+    let mut through = endpoint("/through", "GET", "fails");
+    through["proxy_on_error"] = json!(true);
+    let blob = "ZnVuY3Rpb24gYmxvYigpIHsgcmV0dXJuIFR5a0pzUmVzcG9uc2Uoe0JvZHk6ICdibG9iJ30sIHt9KTsgfQ==";
+    let mut encoded = endpoint("/blob", "GET", "blob");
+    (encoded["function_source_type"], encoded["function_source_uri"]) = (json!("blob"), json!(blob));
+    let mut off = endpoint("/off", "GET", "plain");
+    off["disabled"] = json!(true);
+    let list = json!([
+        endpoint("/shown", "POST", "shown"),
+        endpoint("/plain", "GET", "plain"),
+        endpoint("/fails", "GET", "fails"),
+        endpoint("/nothing", "GET", "nothing"),
+        endpoint("/loops", "GET", "loops"),
+        through,
+        encoded,
+        off
+    ]);
+    let with = |mut definition: Value| {
+        definition["config_data"] = json!({"b": "B"});
+        let versions = &mut definition["version_data"]["versions"]["Default"];
+        versions["use_extended_paths"] = json!(true);
+        versions["extended_paths"]["virtual"] = list.clone();
+        definition
+    };
+    site.api("v", with(keyless("v", "/v/", "/")));
+    site.api("k", with(keyed("k")));
+    let gateway = crate::harness::Start::at(&site.conf(json!({"jsvm_timeout": 1}))).start();
+    let shown = send(&gateway, "POST /v/shown?a=1\nX-In: in\n\nbody");
+    assert_eq!(told(&shown), (201, "/v/shown body 1 v B none in".to_owned()));
+    assert_eq!((shown.field("X-Own"), shown.field("Content-Type")), (Some("o"), Some("text/x")));
+    assert_eq!(told(&send(&gateway, "GET /v/plain")), (200, "plain".to_owned()));
+    assert_eq!(told(&send(&gateway, "GET /v/blob")), (200, "blob".to_owned()));
+    assert!(site.origin.requests().is_empty(), "nothing has gone to the upstream");
+    let failed = error("Error during virtual endpoint execution. Contact Administrator for more details.");
+    for path in ["fails", "nothing", "loops"] {
+        assert_eq!(told(&send(&gateway, &format!("GET /v/{path}"))), (500, failed.clone()), "{path}");
+    }
+    for path in ["through", "off", "shown"] {
+        assert_eq!(send(&gateway, &format!("GET /v/{path}")).status, 200, "{path}");
+        assert_eq!(site.origin.last().target, format!("/{path}"));
+    }
+    assert_eq!(send(&gateway, "GET /k/plain").status, 401, "behind authentication");
+    // A name that is no function, a script that is not there, and what is no base64.
+    for (field, value, expected) in [
+        ("response_function_name", "none", "none is not defined"),
+        ("function_source_uri", "./middleware/none.js", "there is no such script"),
+        ("function_source_type", "blob", "expected a script in base64"),
+    ] {
+        let site = Site::new();
+        script(&site, "endpoints", "function plain() {}");
+        let mut definition = keyless("w", "/w/", "/");
+        let mut wrong = endpoint("/a", "GET", "plain");
+        wrong[field] = json!(value);
+        definition["version_data"]["versions"]["Default"] =
+            json!({"name": "Default", "use_extended_paths": true, "extended_paths": {"virtual": [wrong]}});
+        site.api("w", definition);
+        let (status, out, err) = weir(&["check", &site.apps().display().to_string()]);
+        assert!(status != 0 && (out.clone() + &err).contains(expected), "{expected}: {out}{err}");
+    }
+}

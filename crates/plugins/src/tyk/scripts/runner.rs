@@ -1,0 +1,105 @@
+//! Calls of scripts within their limits.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use weir_javascript::{Call, Engine, Entry, Fault, HostRequest, Limits, Program, Script};
+use weir_plugin::{BuildCx, CompileCx, Flow, Invalid, RequestCx};
+
+use super::ScriptConf;
+use crate::tyk::fetch::{self, Fetch};
+
+/// Seconds that a call may take where nothing is said.
+const TIMEOUT: u32 = 5;
+/// Most seconds that a call may take.
+const MOST_TIMEOUT: u32 = 60;
+/// Most bytes of memory of the scripts of an API, on each thread.
+const MEMORY: usize = 32 << 20;
+
+/// The scripts of an API, compiled.
+pub(super) struct Compiled {
+    program: Arc<Program>,
+    entry: Entry,
+    config: String,
+    time: Duration,
+}
+
+/// The means to call the scripts of an API.
+pub(super) struct Runner {
+    program: Arc<Program>,
+    entry: Entry,
+    /// The API as scripts see it, in JSON.
+    config: String,
+    /// Longest time of a call.
+    pub(super) time: Duration,
+    fetch: Fetch,
+}
+
+impl Compiled {
+    /// Evaluates the scripts and looks for what is to be called: `names`. `timeout` is in seconds; 0: 5.
+    pub(super) fn new(
+        scripts: Vec<ScriptConf>,
+        (entry, names): (Entry, &[String]),
+        timeout: u32,
+        (api, org, data): (&str, &str, &Map<String, Value>),
+        cx: &CompileCx<'_>,
+    ) -> Option<Self> {
+        let scripts = scripts.into_iter().map(|script| Script { name: script.path, text: script.text }).collect();
+        let seconds = if timeout == 0 { TIMEOUT } else { timeout.min(MOST_TIMEOUT) };
+        let limits = Limits { time: Duration::from_secs(seconds.into()), memory: MEMORY };
+        let program = Program::new(scripts, entry, names, limits);
+        let program = cx.ok(program.map_err(|error| Invalid::new("scripts", error)))?;
+        let config = json!({ "APIID": api, "OrgID": org, "config_data": data }).to_string();
+        Some(Self { program, entry, config, time: limits.time })
+    }
+
+    pub(super) fn build(self, build: &BuildCx<'_>) -> Runner {
+        let Self { program, entry, config, time } = self;
+        Runner { program, entry, config, time, fetch: Fetch::new(build.network) }
+    }
+}
+
+/// Collects the body, and then waits for a thread.
+pub(super) fn wait(cx: &RequestCx<'_>) -> Flow {
+    if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
+}
+
+impl Runner {
+    /// Calls one of the names with a request and a session; its result in JSON.
+    pub(super) async fn run(&self, name: &str, request: &Value, session: &Value) -> Result<String, String> {
+        let arguments = [request.to_string(), session.to_string(), self.config.clone()];
+        // A call waits for a thread as long as it may run; a script within one long step is ended behind that step.
+        match weir_runtime::timeout(self.time * 2, self.call(name, arguments)).await {
+            Some(Ok(text)) => Ok(text),
+            Some(Err(fault)) => Err(fault.to_string()),
+            None => Err(Fault::Time.to_string()),
+        }
+    }
+
+    /// Calls a script, and meanwhile makes the requests that it wants.
+    async fn call(&self, name: &str, arguments: [String; 3]) -> Result<String, Fault> {
+        let (host, mut requests) = mpsc::channel::<HostRequest>(1);
+        let (program, entry) = (Arc::clone(&self.program), self.entry);
+        let call = Call { program, entry, name: name.to_owned(), arguments, host };
+        let mut outcome = pin!(Engine::global().call(call)?);
+        loop {
+            let next = poll_fn(|task| match requests.poll_recv(task) {
+                Poll::Ready(Some(request)) => Poll::Ready(Err(request)),
+                _ => outcome.as_mut().poll(task).map(Ok),
+            });
+            match next.await {
+                Ok(outcome) => return outcome.unwrap_or(Err(Fault::Busy)),
+                Err(request) => {
+                    let answer = weir_runtime::timeout(self.time, self.fetch.answer(&request.request)).await;
+                    // A script that was ended waits no longer.
+                    let _ = request.reply.try_send(answer.unwrap_or_else(|| fetch::failed("no answer in time")));
+                }
+            }
+        }
+    }
+}
