@@ -74,11 +74,16 @@ NGINX_GRPC = """
     upstream origin {{ server 127.0.0.1:{origin}; keepalive 1024; keepalive_requests 1000000000; }}
     server {{ listen 127.0.0.1:{port} http2 backlog=4096; location / {{ grpc_pass grpc://origin; }} }}
 """
-# A service of which each call is answered with the same message; its bytes stand in the configuration as they are.
+# A service of which each call is answered with the same message; its bytes stand in the configuration as they are. It reads a
+# call whole before it answers: nginx's grpc_pass fails calls whose service has ended the stream before it has sent all.
 NGINX_SERVICE = """
+    upstream answers {{ server 127.0.0.1:{inner}; keepalive 1024; keepalive_requests 1000000000; }}
+    server {{ listen 127.0.0.1:{inner} backlog=4096; default_type application/grpc; location / {{ return 200 "{message}"; }} }}
     server {{
-        listen 127.0.0.1:{port} http2 backlog=4096; default_type application/grpc;
-        location / {{ add_trailer grpc-status 0; return 200 "{message}"; }}
+        listen 127.0.0.1:{port} http2 backlog=4096;
+        location / {{
+            proxy_pass http://answers; proxy_http_version 1.1; proxy_set_header Connection ""; add_trailer grpc-status 0;
+        }}
     }}
 """
 NGINX_PROXY = """
@@ -191,8 +196,8 @@ class Programs:
 
     def service(self):
         """A gRPC service over HTTP/2 without TLS."""
-        port, message = free_port(), RESPONSE_MESSAGE.decode("latin-1")
-        return self.nginx("service", NGINX_SERVICE.format(port=port, message=message), port, LOAD_CORE)
+        port, inner, message = free_port(), free_port(), RESPONSE_MESSAGE.decode("latin-1")
+        return self.nginx("service", NGINX_SERVICE.format(port=port, inner=inner, message=message), port, LOAD_CORE)
 
     def source(self):
         """A service that sends bytes without end."""

@@ -9,6 +9,7 @@ pub mod apisix;
 mod choice;
 mod deployment;
 mod discovery;
+mod ext_plugin;
 mod file_mode;
 mod http2;
 mod kong;
@@ -42,6 +43,7 @@ pub use discovery::{
     DnsDiscovery, DnsRecord, EurekaDiscovery, HttpScheme, KubernetesClient, KubernetesCluster, KubernetesServer,
     NacosDiscovery, NamespaceSelector, RegistryTimeout,
 };
+pub use ext_plugin::ExtPlugin;
 pub use file_mode::FileMode;
 pub use http2::Http2;
 pub use kong::{Kong, KongHeader, KongUpstreamHeader};
@@ -107,6 +109,8 @@ pub struct Settings {
     pub scripts: Scripts,
     /// Filters in WebAssembly.
     pub wasm: Wasm,
+    /// The runner of external plugins.
+    pub ext_plugin: ExtPlugin,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.

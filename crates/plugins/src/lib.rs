@@ -19,6 +19,7 @@ mod apis;
 mod auth;
 mod cache;
 mod cookies;
+mod external;
 mod fields;
 mod functions;
 mod general;
@@ -39,6 +40,7 @@ mod transform;
 pub mod tyk;
 
 pub use apis::{Apis, Offload};
+pub use external::{CONF_EXPIRE, set_runner};
 pub use registry::definitions;
 pub use scripts::own::own_plugins;
 pub use scripts::wasm::{WasmFilter, wasm_plugins};

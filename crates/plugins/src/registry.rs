@@ -17,6 +17,7 @@ use crate::auth::ldap_auth::LdapAuth;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
+use crate::external::{ExtPluginPostReq, ExtPluginPreReq};
 use crate::functions::aws_lambda::AwsLambda;
 use crate::functions::azure_functions::AzureFunctions;
 use crate::functions::openfunction::Openfunction;
@@ -112,6 +113,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ElasticsearchLogger,
         &ErrorPage,
         &ExitTransformer,
+        &ExtPluginPostReq,
+        &ExtPluginPreReq,
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,

@@ -15,6 +15,7 @@ pub(crate) mod portal;
 pub(crate) mod preconditions;
 pub(crate) mod priority;
 pub(crate) mod reports;
+pub(crate) mod runner;
 pub(crate) mod serving;
 pub(crate) mod signals;
 pub(crate) mod systemd;

@@ -43,6 +43,7 @@ mod etcd_loss;
 mod etcd_store;
 mod exports;
 mod extensions;
+mod external;
 mod file_modes;
 mod filters;
 mod fleet;

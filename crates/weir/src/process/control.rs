@@ -46,6 +46,7 @@ use crate::process::keeper::{Keeper, Keeping};
 use crate::process::log_file;
 use crate::process::names::Names;
 use crate::process::peaks::{Peaks, resident};
+use crate::process::runner::Runner;
 use crate::process::serving::{InvalidItems, Serving};
 use crate::process::signals::{SignalAction, Signals};
 use crate::process::systemd::{self, NotifyState};
@@ -202,6 +203,7 @@ pub(crate) async fn serve(
     predecessor: &mut Option<Predecessor>,
 ) -> anyhow::Result<Option<Keeper>> {
     let keeping = Keeping::new(gateway.keeper.take())?;
+    let _runner = Runner::start(&gateway.settings)?;
     let bound = Bound::open(gateway)?;
     let mut running = Box::pin(bound.start(&keeping, predecessor)).await?;
     let end = running.until_end().await;

@@ -12,6 +12,7 @@ use weir_script::{Allowed, Options};
 use weir_wasm::RequestPhase;
 
 use crate::failure::Failure;
+use crate::process::runner;
 
 /// Plugins of the gateway, those in the folders of `scripts.folders`, and the filters of `wasm.plugins`.
 static DEFINITIONS: OnceLock<Vec<&'static dyn Definition>> = OnceLock::new();
@@ -35,6 +36,7 @@ pub(crate) fn configure(settings: &Settings) -> Result<(), Failure> {
     });
     let own = weir_plugins::own_plugins(&folders);
     let own = own.map_err(|error| anyhow!("cannot read the plugins of scripts.folders: {error}"))?;
+    weir_plugins::set_runner(runner::socket(settings));
     let filters = filters(settings).map_err(|error| anyhow!("wasm.plugins: {error}"))?;
     let known = weir_plugins::registry::definitions();
     let own = own.into_iter().chain(filters).filter(|own| known.iter().all(|known| known.name() != own.name()));

@@ -1,0 +1,143 @@
+//! The runner's word about a request, put into practice.
+
+use weir_plugin::{Flow, RequestCx};
+use weir_wire::name::{FieldName, Known};
+use weir_wire::query;
+
+use super::message::{Pair, Reply, Rewrite};
+
+/// Answers or changes a request as the runner says.
+///
+/// # Errors
+/// Something in it cannot be used.
+pub(super) fn apply(reply: &Reply, cx: &mut RequestCx<'_>) -> Result<Flow, String> {
+    match reply {
+        Reply::Pass => Ok(Flow::Continue),
+        Reply::Stop { status, headers, body } => stop(cx, *status, headers, body),
+        Reply::Rewrite(rewrite) => self::rewrite(cx, rewrite).map(|()| Flow::Continue),
+    }
+}
+
+/// A name and a value that can be sent; `None` for a field that frames a message, which is the gateway's.
+fn sendable<'p>((name, value): &'p Pair) -> Result<Option<(FieldName, Option<&'p [u8]>)>, String> {
+    let text = String::from_utf8_lossy(name);
+    let name = FieldName::new(&text).ok_or_else(|| format!("it has sent a header with an invalid name, {text:?}"))?;
+    if value.iter().flatten().any(|byte| !weir_wire::is_field_byte(*byte)) {
+        return Err(format!("it has sent control characters in the header {text}"));
+    }
+    let is_framing = matches!(
+        name.id(),
+        Known::Connection
+            | Known::ContentLength
+            | Known::Http2Settings
+            | Known::KeepAlive
+            | Known::ProxyConnection
+            | Known::Te
+            | Known::Trailer
+            | Known::TransferEncoding
+            | Known::Upgrade
+    );
+    Ok((!is_framing).then_some((name, value.as_deref())))
+}
+
+fn stop(cx: &mut RequestCx<'_>, status: u16, headers: &[Pair], body: &[u8]) -> Result<Flow, String> {
+    let status = if status == 0 { 200 } else { status };
+    if !(200..=999).contains(&status) {
+        return Err(format!("it has answered with the status {status}"));
+    }
+    let headers = headers.iter().map(sendable).collect::<Result<Vec<_>, _>>()?;
+    let mut answer = cx.reply(status);
+    for (name, value) in headers.iter().flatten() {
+        answer = answer.named(name, value.unwrap_or_default());
+    }
+    Ok(answer.body(body).done())
+}
+
+fn rewrite(cx: &mut RequestCx<'_>, rewrite: &Rewrite) -> Result<(), String> {
+    let headers = rewrite.headers.iter().map(sendable).collect::<Result<Vec<_>, _>>()?;
+    let response = rewrite.response_headers.iter().map(sendable).collect::<Result<Vec<_>, _>>()?;
+    for (name, value) in headers.iter().flatten() {
+        match value {
+            Some(value) if name.id() == Known::Host => set_host(cx, value)?,
+            _ if name.id() == Known::Host => return Err("it removes the host".to_owned()),
+            Some(value) => cx.request_mut().set_field(name, value),
+            None => cx.request_mut().remove_field(name),
+        }
+    }
+    for (name, value) in response.iter().flatten() {
+        match value {
+            Some(value) => cx.set_response_field(name, |out| out.extend_from_slice(value)),
+            None => {
+                cx.unset_response_field(name);
+            }
+        }
+    }
+    if !rewrite.args.is_empty() {
+        change_arguments(cx, &rewrite.args);
+    }
+    if rewrite.path.is_some() || !rewrite.args.is_empty() {
+        set_target(cx, rewrite.path.as_deref())?;
+    }
+    if let Some(body) = &rewrite.body {
+        cx.replace_body(body);
+    }
+    Ok(())
+}
+
+fn set_host(cx: &mut RequestCx<'_>, host: &[u8]) -> Result<(), String> {
+    if weir_wire::authority::parse(host).is_err() {
+        return Err("it sets a host that is none".to_owned());
+    }
+    let upstream = &mut cx.request_mut().upstream;
+    upstream.host.clear();
+    upstream.host.extend_from_slice(host);
+    upstream.host_wins = true;
+    Ok(())
+}
+
+/// Replaces the arguments that are named.
+fn change_arguments(cx: &mut RequestCx<'_>, args: &[Pair]) {
+    for (name, _) in args {
+        cx.request_mut().retain_arguments(|argument| !crate::query::has_name(argument, name));
+    }
+    let mut whole = cx.request().query().unwrap_or_default().to_vec();
+    for (name, value) in args.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+        if !whole.is_empty() {
+            whole.push(b'&');
+        }
+        query::encode(name, &mut whole);
+        whole.push(b'=');
+        query::encode(value, &mut whole);
+    }
+    cx.request_mut().set_query(&whole);
+}
+
+/// Sets what the node is asked for: a path, which is encoded here, or the one so far, and the arguments.
+fn set_target(cx: &mut RequestCx<'_>, path: Option<&[u8]>) -> Result<(), String> {
+    let request = cx.request_mut();
+    let mut target = Vec::new();
+    match path {
+        Some(path) if path.first() == Some(&b'/') => encode_path(path, &mut target),
+        Some(_) => return Err("it sets a path that does not begin with /".to_owned()),
+        // The node is asked for the path of the request.
+        None if request.upstream.target.is_empty() => return Ok(()),
+        None => target.extend(request.upstream.target.iter().take_while(|byte| **byte != b'?')),
+    }
+    if let Some(query) = request.query().filter(|query| !query.is_empty()) {
+        target.push(b'?');
+        target.extend_from_slice(query);
+    }
+    request.upstream.target = target;
+    Ok(())
+}
+
+fn encode_path(path: &[u8], out: &mut Vec<u8>) {
+    for byte in path {
+        if byte.is_ascii_alphanumeric() || b"/-._~:@!$&'()*+,;=".contains(byte) {
+            out.push(*byte);
+        } else {
+            let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0').to_ascii_uppercase() as u8;
+            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Plugins of a runner: one made with APISIX's library for Go, and runners that lie.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, LIMIT, Origin, Response, Start, repository, wait_until};
+
+/// The runner in Go, which `tools/install-test-deps` builds where Go is; without Go the tests with it do nothing.
+fn runner() -> Option<PathBuf> {
+    let program = repository().join("target/test-tools/ext-runner");
+    if !program.exists() {
+        let has_go = std::process::Command::new("go").arg("version").output().is_ok();
+        assert!(!has_go, "Go is here, but the runner is not: run tools/install-test-deps");
+        eprintln!("no Go, no runner: its tests are skipped");
+        return None;
+    }
+    Some(program)
+}
+
+/// Routes `/NAME` with the plugin of the runner that does NAME, before other plugins and behind them (`/post/NAME`).
+fn rules(origin: &Origin) -> Value {
+    let mut routes = Vec::new();
+    for (place, plugin) in [("", "ext-plugin-pre-req"), ("/post", "ext-plugin-post-req")] {
+        for what in ["none", "stop", "rewrite", "body", "die", "panic", "wrong"] {
+            let value = json!({ "Do": what, "Name": format!("{place}{what}") }).to_string();
+            routes.push(json!({
+                "id": format!("{what}{}", place.len()), "uris": [format!("{place}/{what}"), format!("{place}/{what}/*")],
+                "upstream": { "nodes": { origin.node(): 1 } },
+                "plugins": { plugin: { "conf": [{ "name": "driven", "value": value }] } },
+            }));
+        }
+    }
+    let absent = json!({ "conf": [{ "name": "nobody", "value": "{}" }], "allow_degradation": true });
+    routes.push(json!({ "id": "absent", "uri": "/absent", "upstream": { "nodes": { origin.node(): 1 } },
+                        "plugins": { "ext-plugin-pre-req": absent } }));
+    json!({ "routes": routes })
+}
+
+fn ask(gateway: &Gateway, lines: &str, body: &str) -> Response {
+    let (line, fields) = lines.split_once('\n').unwrap_or((lines, ""));
+    let fields: String = fields.lines().map(|field| format!("{field}\r\n")).collect();
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    gateway.client().request(format!("{line} HTTP/1.1\r\nHost: a.test\r\n{fields}{length}\r\n{body}"))
+}
+
+/// Waits until the runner answers.
+fn await_runner(gateway: &Gateway) {
+    wait_until("the runner", LIMIT, || (ask(gateway, "GET /stop", "").status == 418).then_some(()));
+}
+
+#[test]
+fn a_runner_in_go_answers_and_changes_requests() {
+    let Some(program) = runner() else { return };
+    let origin = Origin::echo();
+    // As in a config.yaml of APISIX.
+    let settings = json!({ "ext-plugin": { "cmd": [program.display().to_string(), "run"] } });
+    let gateway = Start::new(rules(&origin)).settings(settings).start();
+    gateway.logged("runner: the runner is up");
+    await_runner(&gateway);
+    for place in ["", "/post"] {
+        let stopped = ask(&gateway, &format!("PUT {place}/stop/x"), "");
+        let name = format!("{place}stop");
+        assert_eq!((stopped.status, stopped.field("x-stopped")), (418, Some(name.as_str())));
+        assert_eq!(stopped.text(), format!("stopped PUT {place}/stop/x"));
+        let line = format!("GET {place}/rewrite?a=1&gone=2&c=\nX-In: in\nX-Gone: g");
+        let answer = ask(&gateway, &line, "");
+        let name = format!("{place}rewrite");
+        assert_eq!((answer.status, answer.field("x-from-runner")), (200, Some(name.as_str())), "{}", answer.text());
+        let seen = origin.last();
+        assert_eq!(seen.field("x-runner"), Some("127.0.0.1 in 1 a.test"));
+        assert_eq!(seen.field("x-gone"), None);
+        assert_eq!(seen.target, "/rewritten%20it?a=1&c=&b=2%203");
+        for body in ["one", "two"] {
+            assert_eq!(ask(&gateway, &format!("POST {place}/body"), body).status, 200);
+            assert_eq!(origin.last().field("x-body"), Some(format!("{body}<nil>").as_str()));
+            assert_eq!(origin.last().body, body.as_bytes());
+        }
+        assert_eq!(ask(&gateway, &format!("GET {place}/none"), "").status, 200);
+        assert_eq!(origin.last().target, format!("{place}/none"));
+        assert_eq!(ask(&gateway, &format!("GET {place}/wrong"), "").status, 503, "a path that is none");
+    }
+    assert_eq!(ask(&gateway, "GET /absent", "").status, 200, "the runner skips plugins that it does not know");
+}
+
+#[test]
+fn a_runner_that_ends_is_started_again() {
+    let Some(program) = runner() else { return };
+    let origin = Origin::hello();
+    let settings = json!({ "ext_plugin": { "command": [program.display().to_string()] } });
+    let mut gateway = Start::new(rules(&origin)).settings(settings).start();
+    await_runner(&gateway);
+    assert_eq!(ask(&gateway, "GET /die", "").status, 503);
+    assert_eq!(ask(&gateway, "GET /none", "").status, 503, "while there is none");
+    gateway.logged("the runner of external plugins has ended: another one is started");
+    // The new one does not know the configurations of the old one.
+    await_runner(&gateway);
+    assert_eq!(ask(&gateway, "GET /none", "").status, 200);
+    let children = |of: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = gateway.processes();
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    for process in own {
+        assert!(children(process).is_empty(), "the runner ends with the gateway");
+    }
+}
+
+#[test]
+fn without_a_runner_requests_are_refused_unless_they_may_pass() {
+    let origin = Origin::hello();
+    let gateway = Gateway::start(rules(&origin));
+    gateway.logged("there is no runner");
+    assert_eq!((ask(&gateway, "GET /none", "").status, ask(&gateway, "GET /absent", "").status), (503, 200));
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("none.sock").display().to_string();
+    let gateway = Start::new(rules(&origin)).settings(json!({ "ext_plugin": { "socket": socket } })).start();
+    assert_eq!((ask(&gateway, "GET /none", "").status, ask(&gateway, "GET /absent", "").status), (503, 200));
+    gateway.logged("No such file");
+}
+
+#[test]
+fn a_runner_that_lies_refuses_the_request() {
+    let origin = Origin::hello();
+    // Its answer to the first message, behind which nothing follows.
+    for (bytes, reason) in [
+        (vec![1, 0, 0, 0], "malformed"),
+        (vec![1, 0, 0, 4, 200, 0, 0, 0], "malformed"),
+        (vec![9, 0, 0, 4, 4, 0, 0, 0], "unexpected kind"),
+        (vec![0, 0, 0, 0], "error 255"),
+        (vec![1, 0, 1], "closed the connection"),
+        (vec![], "closed the connection"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("runner.sock");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let gateway = Start::new(rules(&origin))
+            .settings(json!({ "ext_plugin": { "socket": socket.display().to_string() } }))
+            .start();
+        let liar = thread::spawn(move || {
+            let (mut connection, _) = listener.accept().expect("a connection");
+            let mut head = [0; 4];
+            connection.read_exact(&mut head).expect("the head of a message");
+            let [kind, _, high, low] = head;
+            let mut body = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+            connection.read_exact(&mut body).expect("a message");
+            connection.write_all(&bytes).expect("an answer");
+            kind
+        });
+        assert_eq!(ask(&gateway, "GET /none", "").status, 503);
+        assert_eq!(liar.join().expect("a liar"), 1, "the configuration comes first");
+        assert!(gateway.logged("the runner cannot be asked").contains(reason), "{reason}: {}", gateway.stderr());
+    }
+    assert!(origin.requests().is_empty());
+}
