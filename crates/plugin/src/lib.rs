@@ -71,6 +71,7 @@ pub use state::{Shared, StateRegistry};
 pub use tables::{RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
 pub use values::graphql_operations;
+pub use variables::hostname;
 pub use view::View;
 
 use std::future::Future;

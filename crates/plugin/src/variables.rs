@@ -10,7 +10,8 @@ use crate::exchange::{AddrText, Exchange, NodeAddress};
 use crate::moment::Moment;
 use crate::values::Part;
 
-fn hostname() -> &'static str {
+/// The name of the machine.
+pub fn hostname() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |s| s.trim().to_owned())

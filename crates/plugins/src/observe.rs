@@ -8,6 +8,7 @@ pub(crate) mod datadog;
 pub(crate) mod elasticsearch_logger;
 pub(crate) mod entry;
 mod entry_conf;
+pub(crate) mod error_log_logger;
 pub(crate) mod file_logger;
 pub(crate) mod http_logger;
 pub(crate) mod json;

@@ -29,6 +29,7 @@ use crate::general::request_id::RequestId;
 use crate::observe::clickhouse_logger::ClickhouseLogger;
 use crate::observe::datadog::Datadog;
 use crate::observe::elasticsearch_logger::ElasticsearchLogger;
+use crate::observe::error_log_logger::ErrorLogLogger;
 use crate::observe::file_logger::FileLogger;
 use crate::observe::http_logger::HttpLogger;
 use crate::observe::kafka_logger::KafkaLogger;
@@ -110,6 +111,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Degraphql,
         &Echo,
         &ElasticsearchLogger,
+        &ErrorLogLogger,
         &ErrorPage,
         &ExitTransformer,
         &FaultInjection,

@@ -311,14 +311,14 @@ fn a_server_that_does_not_read_is_given_up() {
 }
 
 /// `openssl s_server`, whose output is what clients send.
-struct TlsServer {
-    port: u16,
+pub(crate) struct TlsServer {
+    pub(crate) port: u16,
     folder: tempfile::TempDir,
     _process: Process,
 }
 
 impl TlsServer {
-    fn start(certificate: &Certificate) -> Self {
+    pub(crate) fn start(certificate: &Certificate) -> Self {
         let (port, folder) = (free_port(), tempfile::tempdir().expect("a folder"));
         let output = fs::File::create(folder.path().join("output")).expect("a file");
         let mut command = Command::new(program("openssl"));
@@ -330,7 +330,7 @@ impl TlsServer {
         server
     }
 
-    fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.folder.path().join("output")).expect("read the output")
     }
 }

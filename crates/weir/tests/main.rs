@@ -38,6 +38,7 @@ mod directories;
 mod discovery;
 mod dns;
 mod documentation;
+mod error_log_logger;
 mod etcd;
 mod etcd_loss;
 mod etcd_store;

@@ -114,6 +114,11 @@ impl Secrets {
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
+            (
+                "plugin_metadata/error-log-logger",
+                json!({ "clickhouse": { "endpoint_addr": "http://127.0.0.1:1", "user": "u", "password": TOKEN,
+                                        "database": "d", "logtable": "t" } }),
+            ),
             ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:1", "prefix": "kv", "token": TOKEN })),
             ("upstreams/1", upstream.clone()),
             ("services/1", json!({ "upstream": upstream, "plugins": csrf })),
