@@ -10,6 +10,7 @@ pub(crate) mod entry;
 mod entry_conf;
 pub(crate) mod error_log_logger;
 pub(crate) mod file_logger;
+pub(crate) mod google_cloud_logging;
 pub(crate) mod http_logger;
 pub(crate) mod json;
 pub(crate) mod kafka_logger;

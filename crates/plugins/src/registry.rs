@@ -31,6 +31,7 @@ use crate::observe::datadog::Datadog;
 use crate::observe::elasticsearch_logger::ElasticsearchLogger;
 use crate::observe::error_log_logger::ErrorLogLogger;
 use crate::observe::file_logger::FileLogger;
+use crate::observe::google_cloud_logging::GoogleCloudLogging;
 use crate::observe::http_logger::HttpLogger;
 use crate::observe::kafka_logger::KafkaLogger;
 use crate::observe::lago::Lago;
@@ -117,6 +118,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
+        &GoogleCloudLogging,
         &GrpcTranscode,
         &GrpcWeb,
         &Gzip,

@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-pub use deliver::{Broker, Carrier, Check, Documents, Endpoints, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp};
+pub use deliver::{
+    Broker, Carrier, Check, Documents, Endpoints, Grant, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp,
+};
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
 use spill::Spill;
@@ -61,6 +63,8 @@ pub enum Destination {
     Http(Post),
     /// Collectors of which each takes some of the batches, with POST.
     Endpoints(Endpoints),
+    /// A collector that wants a token, which is asked for first.
+    Granted(Post, Grant),
     /// A file that is appended to.
     File {
         /// Its path.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::google_cloud_logging::{Google, entries as google_entries};
 use crate::harness::{
     Authority, Certificate, Full, Gateway, Kafka, Kind, LIMIT, Origin, Process, Receiver, Reload, each, free_port,
     program, wait_until,
@@ -206,6 +207,14 @@ fn batching() -> Vec<Sink> {
         conf,
         metadata,
         read: |text| whole(text)[0]["events"].as_array().expect("events").clone(),
+    });
+    let google = Google::start();
+    sinks.push(Sink {
+        plugin: "google-cloud-logging",
+        conf: json!({ "auth_config": google.account() }),
+        peer: Peer::Collector(google.origin),
+        metadata: json!({}),
+        read: google_entries,
     });
     let agent = Receiver::udp();
     let metadata = json!({ "host": "127.0.0.1", "port": agent.port() });

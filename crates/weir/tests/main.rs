@@ -49,6 +49,7 @@ mod fleet;
 mod forward_auth;
 mod forwarding;
 mod functions;
+mod google_cloud_logging;
 mod grpc;
 mod handover;
 mod health;
