@@ -97,6 +97,7 @@ impl Secrets {
             "loggly": { "customer_token": FIELDS[15] },
             "sls-logger": { "host": "127.0.0.1", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i",
                             "access_key_secret": FIELDS[16] },
+            "google-cloud-logging": { "auth_config": { "client_email": "a", "project_id": "p", "private_key": self.rsa } },
             "authz-keycloak": { "token_endpoint": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[17] },
             "lago": { "endpoint_addrs": ["http://127.0.0.1:1"], "token": FIELDS[18], "event_transaction_id": "a",
                       "event_subscription_id": "s", "event_code": "c" },
