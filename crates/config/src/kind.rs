@@ -205,6 +205,8 @@ kinds! { $
         PluginMetadata(PluginMetadata) plugin_metadata {
             path: "plugin_metadata/{plugin}", name: "plugin_metadata", noun: "plugin_metadata", rank: 9,
             has_times: false, has_schema: false,
+            // Those of error-log-logger.
+            secrets: &["clickhouse.password", "kafka.brokers.*.sasl_config.password"],
         }
     }
     nested {

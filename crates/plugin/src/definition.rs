@@ -16,7 +16,7 @@ use weir_net::Network;
 use crate::api::ApiSet;
 use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
 use crate::plans::Plans;
-use crate::state::StateRegistry;
+use crate::state::{Shared, StateRegistry};
 use crate::upstreams::UpstreamSet;
 use crate::{Phases, Plugin};
 
@@ -132,6 +132,15 @@ pub trait Define: Sync + 'static {
     /// Compiles a configuration, once for each change of it. All findings go to `cx`; `None` after an error among them,
     /// which refuses the whole change. An instance that depends on other rules is built later: [`Compiled::build`].
     fn compile(conf: Self::Conf, cx: &CompileCx<'_>) -> Option<Compiled>;
+
+    /// Starts the work that the plugin does by its `plugin_metadata` alone, wherever it stands. The work ends when the value is
+    /// dropped. [`BuildCx::conf`] is empty.
+    ///
+    /// # Errors
+    /// Faults of the metadata.
+    fn background(_cx: &BuildCx<'_>) -> Result<Option<Shared>, Invalid> {
+        Ok(None)
+    }
 
     /// Builds what all instances share to find a consumer by its credential, from what there was before and what has
     /// changed. It should share with that what did not change: there may be a million consumers.

@@ -30,7 +30,9 @@ use crate::general::request_id::RequestId;
 use crate::observe::clickhouse_logger::ClickhouseLogger;
 use crate::observe::datadog::Datadog;
 use crate::observe::elasticsearch_logger::ElasticsearchLogger;
+use crate::observe::error_log_logger::ErrorLogLogger;
 use crate::observe::file_logger::FileLogger;
+use crate::observe::google_cloud_logging::GoogleCloudLogging;
 use crate::observe::http_logger::HttpLogger;
 use crate::observe::kafka_logger::KafkaLogger;
 use crate::observe::lago::Lago;
@@ -111,6 +113,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Degraphql,
         &Echo,
         &ElasticsearchLogger,
+        &ErrorLogLogger,
         &ErrorPage,
         &ExitTransformer,
         &ExtPluginPostReq,
@@ -118,6 +121,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
+        &GoogleCloudLogging,
         &GrpcTranscode,
         &GrpcWeb,
         &Gzip,

@@ -43,6 +43,8 @@ policy: "p, admin, /a/:id, GET\ng, alice, admin"
 "#;
 
 fn main() {
+    let google = weir_plugins::definitions().iter().find(|one| one.name() == "google-cloud-logging");
+    let google = google.expect("google-cloud-logging").example();
     let cases = [
         ("key-auth", "", "apikey: jacks\r\n", true),
         ("key-auth", "{hide_credentials: true}", "apikey: jacks\r\n", true),
@@ -187,6 +189,7 @@ fn main() {
             true,
         ),
         ("splunk-hec-logging", "{endpoint: {uri: 'http://a.test', token: t}}", "", true),
+        ("google-cloud-logging", google, "", true),
         ("datadog", "{include_path: true, include_method: true, constant_tags: [a]}", "", true),
         ("opentelemetry", "{sampler: {name: always_on}, additional_attributes: [host]}", "", true),
         ("opentelemetry", "{}", "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n", true),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::SharedSet;
-use weir_plugin::{ArgumentNames, Tables};
+use weir_plugin::{ArgumentNames, Shared, Tables};
 use weir_router::Slots;
 
 use crate::chain::{Brought, Chain};
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub(crate) consumers: Arc<Slots<Arc<Brought>>>,
     /// Query arguments whose values logs do not show.
     pub(crate) credential_arguments: Arc<ArgumentNames>,
+    /// Work that plugins do by their metadata alone, for as long as it is held here.
+    pub(crate) background: Arc<[Shared]>,
     /// The registry that the positions in chains belong to.
     pub(crate) definitions: ListedDefinitions,
     /// State from which the next snapshot is made, if the configuration can be changed piece by piece.
@@ -148,6 +150,7 @@ impl Snapshot {
             global: Arc::clone(&self.global),
             consumers: Arc::clone(&self.consumers),
             credential_arguments: Arc::clone(&self.credential_arguments),
+            background: Arc::clone(&self.background),
             definitions: self.definitions,
             kept: None,
             refuses_all: self.refuses_all,

@@ -5,6 +5,7 @@
 //! of numbers and lines read that memory from another thread. Data that does not fit is dropped and counted.
 //!
 //! - [`access_log`]: one line for each request, through a ring per worker and a thread that writes.
+//! - [`messages`]: lines of the gateway's own log, reported by plugins.
 //! - [`reports`]: records that plugins report, in batches to collectors and files.
 //! - [`metrics`]: counters and histograms per worker, summed up when Prometheus scrapes.
 
@@ -14,5 +15,6 @@
 )]
 
 pub mod access_log;
+pub mod messages;
 pub mod metrics;
 pub mod reports;

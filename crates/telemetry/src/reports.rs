@@ -10,6 +10,7 @@
 //! channel; a batch is sent when it has enough records, or is old enough, by one of a few threads that may block. What
 //! has no room is dropped and counted, or goes to a spill file where there is a folder for them.
 
+mod combine;
 mod deliver;
 mod queue;
 mod spill;
@@ -24,7 +25,10 @@ use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-pub use deliver::{Broker, Carrier, Check, Documents, Endpoints, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp};
+pub use combine::Combine;
+pub use deliver::{
+    Broker, Carrier, Check, Documents, Endpoints, Grant, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp,
+};
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
 use spill::Spill;
@@ -61,6 +65,8 @@ pub enum Destination {
     Http(Post),
     /// Collectors of which each takes some of the batches, with POST.
     Endpoints(Endpoints),
+    /// A collector that wants a token, which is asked for first.
+    Granted(Post, Grant),
     /// A file that is appended to.
     File {
         /// Its path.
@@ -109,31 +115,6 @@ pub enum Frame {
     Lengths,
     /// One text that is made of all records.
     Combined(Combine),
-}
-
-/// A rule that makes one text of all records of a batch, such as sums of what they count.
-#[derive(Clone)]
-pub struct Combine {
-    /// Text that stands ahead of what is made of the records.
-    pub begin: Arc<str>,
-    /// Appends what is made of the records to the text.
-    pub combine: fn(records: &mut dyn Iterator<Item = &[u8]>, text: &mut Vec<u8>),
-}
-
-// Every function of a channel belongs to the plugin of its destination, and an address of a function says nothing: a
-// spill file has to have the same name after a restart.
-impl PartialEq for Combine {
-    fn eq(&self, other: &Self) -> bool {
-        self.begin == other.begin
-    }
-}
-
-impl Eq for Combine {}
-
-impl std::fmt::Debug for Combine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Combine").field("begin", &self.begin).finish_non_exhaustive()
-    }
 }
 
 /// A message of Protocol Buffers around a batch.

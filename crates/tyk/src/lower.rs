@@ -126,7 +126,7 @@ fn api(
     chain.insert("upstream", upstream.clone());
     let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
     middleware::add(api, own, (conf, scripts), &mut plugins, found);
-    if let Some(made) = middleware::virtuals(api, own, (conf, scripts), versions.virtuals, found) {
+    if let Some(made) = middleware::virtuals(api, own, (conf, scripts), &versions.virtuals, found) {
         plugins.insert("virtual", made);
     }
     if api.flag("cache_options.enable_cache") {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::google_cloud_logging::{Google, entries as google_entries};
 use crate::harness::{
     Authority, Certificate, Full, Gateway, Kafka, Kind, LIMIT, Origin, Process, Receiver, Reload, each, free_port,
     program, wait_until,
@@ -207,6 +208,14 @@ fn batching() -> Vec<Sink> {
         metadata,
         read: |text| whole(text)[0]["events"].as_array().expect("events").clone(),
     });
+    let google = Google::start();
+    sinks.push(Sink {
+        plugin: "google-cloud-logging",
+        conf: json!({ "auth_config": google.account() }),
+        peer: Peer::Collector(google.origin),
+        metadata: json!({}),
+        read: google_entries,
+    });
     let agent = Receiver::udp();
     let metadata = json!({ "host": "127.0.0.1", "port": agent.port() });
     let peer = Peer::Receiver(agent);
@@ -311,14 +320,14 @@ fn a_server_that_does_not_read_is_given_up() {
 }
 
 /// `openssl s_server`, whose output is what clients send.
-struct TlsServer {
-    port: u16,
+pub(crate) struct TlsServer {
+    pub(crate) port: u16,
     folder: tempfile::TempDir,
     _process: Process,
 }
 
 impl TlsServer {
-    fn start(certificate: &Certificate) -> Self {
+    pub(crate) fn start(certificate: &Certificate) -> Self {
         let (port, folder) = (free_port(), tempfile::tempdir().expect("a folder"));
         let output = fs::File::create(folder.path().join("output")).expect("a file");
         let mut command = Command::new(program("openssl"));
@@ -330,7 +339,7 @@ impl TlsServer {
         server
     }
 
-    fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.folder.path().join("output")).expect("read the output")
     }
 }

@@ -97,6 +97,7 @@ impl Secrets {
             "loggly": { "customer_token": FIELDS[15] },
             "sls-logger": { "host": "127.0.0.1", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i",
                             "access_key_secret": FIELDS[16] },
+            "google-cloud-logging": { "auth_config": { "client_email": "a", "project_id": "p", "private_key": self.rsa } },
             "authz-keycloak": { "token_endpoint": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[17] },
             "lago": { "endpoint_addrs": ["http://127.0.0.1:1"], "token": FIELDS[18], "event_transaction_id": "a",
                       "event_subscription_id": "s", "event_code": "c" },
@@ -114,6 +115,11 @@ impl Secrets {
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
+            (
+                "plugin_metadata/error-log-logger",
+                json!({ "clickhouse": { "endpoint_addr": "http://127.0.0.1:1", "user": "u", "password": TOKEN,
+                                        "database": "d", "logtable": "t" } }),
+            ),
             ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:1", "prefix": "kv", "token": TOKEN })),
             ("upstreams/1", upstream.clone()),
             ("services/1", json!({ "upstream": upstream, "plugins": csrf })),

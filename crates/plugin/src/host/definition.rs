@@ -12,7 +12,7 @@ use weir_expr::Template;
 
 use crate::consumer::{ConsumerMatch, Consumers};
 use crate::definition::{AuthChange, AuthEntries, BuildCx, CompileCx, Compiled, Credentials, Define, Invalid, Stage};
-use crate::{Phases, Plugin};
+use crate::{Phases, Plugin, Shared};
 
 /// A configuration between its check and the build of its instance.
 #[derive(Debug)]
@@ -107,6 +107,13 @@ pub trait Definition: Sync {
     /// # Errors
     /// A fault that depends on other rules, with its position.
     fn build(&self, prepared: Prepared, cx: &BuildCx<'_>) -> Result<Instance, Diagnostic>;
+    /// Starts the work that the plugin does by its `plugin_metadata` alone.
+    ///
+    /// # Errors
+    /// Faults of the metadata.
+    fn background(&self, _cx: &BuildCx<'_>) -> Result<Option<Shared>, Invalid> {
+        Ok(None)
+    }
     /// Builds the lookup of consumers.
     ///
     /// # Errors
@@ -207,6 +214,10 @@ impl<T: Define> Definition for T {
 
     fn build(&self, prepared: Prepared, cx: &BuildCx<'_>) -> Result<Instance, Diagnostic> {
         prepared.build(cx).map_err(|fault| first_error(cx.conf, unquoted::<T>(cx.conf, vec![fault.locate(cx.conf)])))
+    }
+
+    fn background(&self, cx: &BuildCx<'_>) -> Result<Option<Shared>, Invalid> {
+        T::background(cx)
     }
 
     fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {

@@ -18,8 +18,11 @@ pub(super) fn apply(reply: &Reply, cx: &mut RequestCx<'_>) -> Result<Flow, Strin
     }
 }
 
-/// A name and a value that can be sent; `None` for a field that frames a message, which is the gateway's.
-fn sendable<'p>((name, value): &'p Pair) -> Result<Option<(FieldName, Option<&'p [u8]>)>, String> {
+/// A field that can be sent; its value is absent where the field is to go.
+type Field<'p> = (FieldName, Option<&'p [u8]>);
+
+/// Reads a name and a value; `None` for a field that frames a message, which is the gateway's.
+fn sendable((name, value): &Pair) -> Result<Option<Field<'_>>, String> {
     let text = String::from_utf8_lossy(name);
     let name = FieldName::new(&text).ok_or_else(|| format!("it has sent a header with an invalid name, {text:?}"))?;
     if value.iter().flatten().any(|byte| !weir_wire::is_field_byte(*byte)) {

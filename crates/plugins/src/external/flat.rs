@@ -177,7 +177,10 @@ mod tests {
         ])
     }
 
-    fn read(bytes: &[u8]) -> Option<(u32, u8, u16, Vec<u8>, Vec<Vec<u8>>)> {
+    /// The values of all fields.
+    type Values = (u32, u8, u16, Vec<u8>, Vec<Vec<u8>>);
+
+    fn read(bytes: &[u8]) -> Option<Values> {
         let root = Table::root(bytes)?;
         let names = root.tables(4)?.iter().map(|entry| Some(entry.bytes(0)?.to_vec())).collect::<Option<_>>()?;
         Some((root.int(0), root.byte(1), root.short(2), root.bytes(3)?.to_vec(), names))

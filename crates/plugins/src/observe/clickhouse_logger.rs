@@ -79,17 +79,8 @@ log_format: {host: $host, client_ip: $remote_addr, status: $status}
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let Conf { user, password, database, logtable, .. } = conf;
         let servers = conf.servers.servers("", cx)?;
-        for (field, text) in [("user", &user), ("password", &password), ("database", &database)] {
-            if !text.bytes().all(weir_wire::is_field_byte) {
-                cx.say([Invalid::new(field, "expected a text without control characters")]);
-                return None;
-            }
-        }
-        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '`' | '"' | '-' | ' ');
-        if !logtable.chars().all(is_name) {
-            cx.say([Invalid::new("logtable", "expected the name of a table")]);
-            return None;
-        }
+        let fields = cx.ok(fields(&user, &password, &database))?;
+        let begin = cx.ok(insert(&logtable))?;
         let logger = LoggerConf {
             entry: conf.entry,
             include_req_body_expr: conf.include_req_body_expr,
@@ -97,16 +88,39 @@ log_format: {host: $host, client_ip: $remote_addr, status: $status}
             batch: conf.batch,
         };
         logging::compile(Self::NAME, logger, cx, move |_, _| {
-            let fields = [
-                ("Content-Type", "application/json".to_owned()),
-                ("X-ClickHouse-User", user),
-                ("X-ClickHouse-Key", password),
-                ("X-ClickHouse-Database", database),
-            ];
-            let fields = fields.map(|(name, value)| (name.to_owned(), value));
             let to = servers.destination(&fields, Check::Success);
-            let begin = format!("INSERT INTO {logtable} FORMAT JSONEachRow ").into();
-            Ok((to, Frame::Texts { begin, between: " ", end: "" }, Plain))
+            Ok((to, Frame::Texts { begin: begin.into(), between: " ", end: "" }, Plain))
         })
     }
+}
+
+/// Fields of requests to ClickHouse.
+///
+/// # Errors
+/// A text that cannot be the value of a field.
+pub(super) fn fields(user: &str, password: &str, database: &str) -> Result<[(String, String); 4], Invalid> {
+    for (field, text) in [("user", user), ("password", password), ("database", database)] {
+        if !text.bytes().all(weir_wire::is_field_byte) {
+            return Err(Invalid::new(field, "expected a text without control characters"));
+        }
+    }
+    let fields = [
+        ("Content-Type", "application/json"),
+        ("X-ClickHouse-User", user),
+        ("X-ClickHouse-Key", password),
+        ("X-ClickHouse-Database", database),
+    ];
+    Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+/// The statement ahead of the rows for a table.
+///
+/// # Errors
+/// A name that no table has.
+pub(super) fn insert(logtable: &str) -> Result<String, Invalid> {
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '`' | '"' | '-' | ' ');
+    if !logtable.chars().all(is_name) {
+        return Err(Invalid::new("logtable", "expected the name of a table"));
+    }
+    Ok(format!("INSERT INTO {logtable} FORMAT JSONEachRow "))
 }

@@ -100,7 +100,7 @@ impl Fields {
         self.0.is_empty()
     }
 
-    fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|field| &*field.key == key)
     }
 }

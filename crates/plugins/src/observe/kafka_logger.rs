@@ -84,7 +84,7 @@ pub(crate) struct Conf {
 }
 
 /// A broker.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BrokerConf {
     /// Its name or address.
@@ -98,7 +98,7 @@ pub(crate) struct BrokerConf {
 }
 
 /// User and password.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SaslConf {
     /// The mechanism.
@@ -142,6 +142,17 @@ pub(crate) enum MetaFormat {
     #[default]
     Default,
     Origin,
+}
+
+impl TlsConf {
+    pub(super) fn verify(&self) -> bool {
+        self.verify
+    }
+}
+
+/// True for the name of a topic.
+pub(super) fn is_topic(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 fn leader() -> i8 {
@@ -189,8 +200,7 @@ key: shop
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         conf.tell_without_effect(cx);
-        let is_topic_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        if !conf.kafka_topic.bytes().all(is_topic_byte) {
+        if !is_topic(&conf.kafka_topic) {
             cx.say([Invalid::new("kafka_topic", "expected letters, digits and any of '._-'")]);
             return None;
         }
@@ -262,7 +272,7 @@ impl Conf {
 }
 
 impl BrokerConf {
-    fn broker(self) -> Broker {
+    pub(super) fn broker(self) -> Broker {
         let login = self.sasl_config.map(|SaslConf { mechanism, user, password }| {
             let mechanism = match mechanism {
                 SaslMechanism::Plain => Mechanism::Plain,

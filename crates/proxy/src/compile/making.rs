@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_config::{Diagnostic, Model, ResourceKey, ResourceKind, Scope, SharedMap, SharedSet};
-use weir_plugin::{ArgumentNames, ConsumerSet, Consumers, Credentials, Plans, RouteInfo, Tables};
+use weir_plugin::{ArgumentNames, ConsumerSet, Consumers, Credentials, Plans, RouteInfo, Shared, Tables};
 use weir_router::{Numbers, Router, Slots};
 
 use super::consumers;
@@ -80,6 +80,7 @@ pub(super) struct Compilation<'m> {
     protos: SharedSet<Arc<str>>,
     size: u64,
     credential_arguments: Arc<ArgumentNames>,
+    background: Arc<[Shared]>,
 }
 
 /// Names of query arguments that may have come together by changes, before the whole is compiled to forget those that no
@@ -122,6 +123,7 @@ impl<'m> Compilation<'m> {
             protos: SharedSet::new(),
             size: 0,
             credential_arguments: Arc::default(),
+            background: Arc::default(),
         }
     }
 
@@ -192,6 +194,7 @@ impl<'m> Compilation<'m> {
             protos: kept.protos.clone(),
             size: kept.size,
             credential_arguments: Arc::clone(&base.credential_arguments),
+            background: Arc::clone(&base.background),
         })
     }
 
@@ -277,10 +280,14 @@ impl<'m> Compilation<'m> {
         let mut warnings = builder.warnings.take();
         warnings.append(&mut upstreams.0.borrow_mut().warnings);
         if compiler.hides_credentials {
-            self.credential_arguments = builder.credential_arguments.into_inner();
+            self.credential_arguments = builder.credential_arguments.take();
         }
         if !faults.errors.is_empty() {
             return Err(std::mem::take(&mut faults.errors));
+        }
+        // A change of metadata compiles the whole.
+        if self.before.is_none() {
+            self.background = builder.background().map_err(|fault| vec![fault])?.into();
         }
         let router = match self.router {
             None => Router::build(compiler.mode(model.family), routes.all()),
@@ -326,6 +333,7 @@ impl<'m> Compilation<'m> {
             global: self.global,
             streams: self.streams,
             credential_arguments: self.credential_arguments,
+            background: self.background,
             consumers: self.consumer_chains,
             definitions: self.compiler.definitions(self.model.family),
             // A resource that was left out may be valid with the next change.

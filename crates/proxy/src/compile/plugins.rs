@@ -9,7 +9,7 @@ use weir_config::{
 };
 use weir_net::Network;
 use weir_plugin::host::{Instance, Prepared};
-use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, StateRegistry};
+use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, Shared, StateRegistry};
 use weir_script::{Before, Form, Hook, Script};
 
 use super::Definitions;
@@ -199,6 +199,24 @@ impl Builder<'_, '_> {
             meta: None,
         };
         Ok(Built::new(Layer { steps: vec![(0, Some(step))] }, upstreams, size))
+    }
+
+    /// Starts the work that plugins do by their metadata alone.
+    pub(super) fn background(&self) -> Result<Vec<Shared>, Diagnostic> {
+        let (conf, apis) = (Node::new(Kind::Null), Apis { apis: self.apis, metadata: self.metadata });
+        let mut all = Vec::new();
+        for (position, definition) in self.definitions.iter().enumerate() {
+            let name = definition.name();
+            let Some(metadata) = self.metadata.get(name).filter(|metadata| !metadata.is_unresolved) else { continue };
+            let position = u8::try_from(position).unwrap_or(u8::MAX);
+            let cx = self.cx(name, "plugin_metadata", position, &conf, Some(&metadata.conf), &apis);
+            let started = definition.background(&cx).map_err(|fault| {
+                let origin = &metadata.origin;
+                Diagnostic::error(origin.mark, fault.path, *fault.code).under(&origin.path)
+            });
+            all.extend(started?);
+        }
+        Ok(all)
     }
 
     /// True if a consumer brings plugins to run. Most have none, and there may be a million.

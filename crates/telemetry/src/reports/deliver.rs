@@ -38,6 +38,39 @@ pub struct Endpoints {
     pub check: Check,
 }
 
+/// A bearer token that a service gives for a signed assertion (RFC 7523 section 2.1).
+#[derive(Clone)]
+pub struct Grant {
+    /// The whole URI of the service.
+    pub token_uri: String,
+    /// The account, which is the issuer of the assertion.
+    pub issuer: String,
+    /// Scopes, with spaces between them.
+    pub scope: String,
+    /// The account's private key in PEM.
+    pub private_key: String,
+    /// Makes the assertion, at a time in seconds since 1970.
+    pub assert: fn(&Self, now: u64) -> Result<String, String>,
+}
+
+// The function belongs to the plugin of the destination, and an address of a function says nothing.
+impl PartialEq for Grant {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |one: &Self| [&one.token_uri, &one.issuer, &one.scope, &one.private_key].map(String::clone);
+        parts(self) == parts(other)
+    }
+}
+
+impl Eq for Grant {}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Grant");
+        shown.field("token_uri", &self.token_uri).field("issuer", &self.issuer).field("scope", &self.scope);
+        shown.field("private_key", &self.private_key).finish_non_exhaustive()
+    }
+}
+
 /// Meaning of a collector's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
@@ -173,6 +206,12 @@ pub trait Carrier: Send + Sync {
     /// Reason why the batch was not taken.
     fn post(&self, post: &Post, check: Check, batch: &[u8]) -> Result<u64, String>;
 
+    /// Sends a batch to a collector with a token, which is kept for as long as it is good.
+    ///
+    /// # Errors
+    /// Reason why there is no token, or why the batch was not taken.
+    fn post_granted(&self, post: &Post, grant: &Grant, batch: &[u8]) -> Result<(), String>;
+
     /// Writes a batch to a byte stream.
     ///
     /// # Errors
@@ -304,6 +343,7 @@ impl Common {
                 let post = posts.get(turn % posts.len().max(1)).ok_or("no collector is configured")?;
                 self.carrier.post(post, *check, batch)
             }
+            Destination::Granted(post, grant) => self.carrier.post_granted(post, grant, batch).map(|()| 0),
             Destination::File { path, mode } => self.append(path, *mode, batch),
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Kafka(to) => self.carrier.produce(to, batch).map(|()| 0),

@@ -48,7 +48,7 @@ pub(super) fn virtuals(
     api: &Definition,
     id: &str,
     (conf, scripts): (&Conf, &Scripts),
-    versions: Node,
+    versions: &Node,
     found: &mut Vec<Diagnostic>,
 ) -> Option<Node> {
     let mark = api.node.mark;

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -36,12 +37,14 @@ pub(crate) struct ErrorLog {
 #[derive(Clone, Debug)]
 struct Queue {
     sender: SyncSender<Entry>,
+    /// Level of the lines that this copy is for.
+    level: Level,
     dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Line(Box<[u8]>),
+    Line(Level, Box<[u8]>),
     /// Request to write all entries before this one, to open the path again if `reopen` is set, and to send back the
     /// outcome.
     Barrier {
@@ -77,7 +80,7 @@ impl ErrorLog {
         thread::Builder::new()
             .name("weir-error-log".to_owned())
             .spawn(move || write_lines(sink, &receiver, &of_thread))?;
-        Ok(Self { queue: Queue { sender, dropped } })
+        Ok(Self { queue: Queue { sender, level: Level::ERROR, dropped } })
     }
 
     /// Opens the log's path again, after its file was moved away. Lines logged before go to the old file. Waits at most
@@ -119,7 +122,7 @@ impl Drop for ErrorLog {
 /// Writes one line per call, as `tracing-subscriber` does.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let entry = Entry::Line(cut(line).into());
+        let entry = Entry::Line(self.level, cut(line).into());
         if self.sender.try_send(entry).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -136,6 +139,10 @@ impl MakeWriter<'_> for Queue {
 
     fn make_writer(&self) -> Self {
         self.clone()
+    }
+
+    fn make_writer_for(&self, message: &Metadata<'_>) -> Self {
+        Self { level: *message.level(), ..self.clone() }
     }
 }
 
@@ -187,7 +194,8 @@ fn append(path: &PathBuf, mode: u32) -> io::Result<File> {
 fn write_lines(mut sink: Sink, entries: &Receiver<Entry>, dropped: &AtomicU64) {
     while let Ok(entry) = entries.recv() {
         match entry {
-            Entry::Line(line) => {
+            Entry::Line(level, line) => {
+                weir_telemetry::messages::publish(level, &line);
                 if sink.write(&line).is_err() {
                     dropped.fetch_add(1, Ordering::Relaxed);
                     continue;

@@ -4,6 +4,7 @@ mod documents;
 mod kafka;
 mod lists;
 mod streams;
+mod tokens;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -12,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, List, Post, Tcp, Topic, Udp};
+use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, Grant, List, Post, Tcp, Topic, Udp};
 
 use crate::agents::Agents;
 use documents::Collections;
 use kafka::Producers;
 use streams::Streams;
+use tokens::Tokens;
 
 /// Most bytes of a collector's answer that are read: to keep its connection, and to find what it has refused.
 const MOST: u64 = 1 << 20;
@@ -46,6 +48,7 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
         streams: Streams::new(trusted),
         collections: Collections::new(trusted),
         producers: Producers::default(),
+        tokens: Tokens::default(),
         syslog: options.syslog.clone(),
     };
     reports::start(bounds, Arc::new(carriers))
@@ -57,29 +60,39 @@ struct Carriers {
     streams: Streams,
     collections: Collections,
     producers: Producers,
+    tokens: Tokens,
     /// The setting `reports.syslog`.
     syslog: String,
 }
 
 impl Carrier for Carriers {
     fn post(&self, post: &Post, check: Check, batch: &[u8]) -> Result<u64, String> {
-        let agent = self.agents.of(&post.uri, post.verify)?;
-        let request = agent.post(&post.uri).config().timeout_global(Some(post.timeout)).build();
-        let request = post.fields.iter().fold(request, |request, (name, value)| request.header(name, value));
-        let mut response = request.send(batch).map_err(|error| error.to_string())?;
-        let status = response.status().as_u16();
-        // Read to its end, a connection can be used again; an answer that breaks off says what its beginning says.
-        let answer = response.body_mut().with_config().limit(MOST).read_to_vec().unwrap_or_default();
+        let (status, answer) = self.ask(post, None, batch)?;
         let is_taken = match check {
             Check::NoError => status < 400,
             Check::Success => (200..300).contains(&status),
             Check::Bulk => status == 200,
         };
         if !is_taken {
-            let shown: String = String::from_utf8_lossy(&answer).chars().take(SHOWN).collect();
-            return Err(format!("status {status}: {shown}"));
+            return Err(refusal(status, &answer));
         }
         Ok(if check == Check::Bulk { refused(&answer) } else { 0 })
+    }
+
+    fn post_granted(&self, post: &Post, grant: &Grant, batch: &[u8]) -> Result<(), String> {
+        let token = self.tokens.of(grant, |form| {
+            let fields = vec![("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned())];
+            let service = Post { uri: grant.token_uri.clone(), fields, ..*post };
+            match self.ask(&service, None, form.as_bytes())? {
+                (200, answer) => Ok(answer),
+                (status, answer) => Err(refusal(status, &answer)),
+            }
+        })?;
+        let (status, answer) = self.ask(post, Some(&token), batch)?;
+        if status == 401 {
+            self.tokens.forget(grant);
+        }
+        if (200..300).contains(&status) { Ok(()) } else { Err(refusal(status, &answer)) }
     }
 
     fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String> {
@@ -119,6 +132,27 @@ impl Carrier for Carriers {
     fn insert(&self, to: &Documents, records: &mut dyn Iterator<Item = &[u8]>) -> Result<(), String> {
         self.collections.insert(to, records)
     }
+}
+
+impl Carriers {
+    /// The status of the answer to a request, and its body.
+    fn ask(&self, post: &Post, authorization: Option<&str>, body: &[u8]) -> Result<(u16, Vec<u8>), String> {
+        let agent = self.agents.of(&post.uri, post.verify)?;
+        let request = agent.post(&post.uri).config().timeout_global(Some(post.timeout)).build();
+        let request = post.fields.iter().fold(request, |request, (name, value)| request.header(name, value));
+        let request = authorization.into_iter().fold(request, |request, value| request.header("Authorization", value));
+        let mut response = request.send(body).map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
+        // Read to its end, a connection can be used again; an answer that breaks off says what its beginning says.
+        let answer = response.body_mut().with_config().limit(MOST).read_to_vec().unwrap_or_default();
+        Ok((status, answer))
+    }
+}
+
+/// The reason of a collector that did not take a batch.
+fn refusal(status: u16, answer: &[u8]) -> String {
+    let shown: String = String::from_utf8_lossy(answer).chars().take(SHOWN).collect();
+    format!("status {status}: {shown}")
 }
 
 /// Sends each payload. Returns how many could not be sent, or the last error if none could.
