@@ -241,6 +241,15 @@ function MapField({ label, hint, value, numbers, onChange, disabled }: { label: 
   );
 }
 
+/** An address of a node, which counts once it is typed: half of one may be that of another node. */
+function AddressInput({ value, onChange, disabled }: { value: string; onChange: (value: string) => void; disabled?: boolean }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return (
+    <input class="input" aria-label="Address of the node" placeholder="host:port" value={text} disabled={disabled} spellcheck={false} onInput={(event) => setText(event.currentTarget.value)} onChange={(event) => onChange(event.currentTarget.value)} />
+  );
+}
+
 /** Nodes of an upstream, which are a mapping of addresses to weights or a list. */
 function NodesField({ value, onChange, disabled, description }: { value: Json; onChange: (value: Json) => void; disabled?: boolean; description?: string }) {
   if (Array.isArray(value) && value.some((node) => Object.keys(node).some((name) => !['host', 'port', 'weight'].includes(name)))) {
@@ -263,7 +272,7 @@ function NodesField({ value, onChange, disabled, description }: { value: Json; o
       <legend>nodes</legend>
       {rows.map((row, at) => (
         <div class="pair" key={at}>
-          <input class="input" aria-label="Address of the node" placeholder="host:port" value={row.address} disabled={disabled} spellcheck={false} onChange={(event) => set(rows.map((one, n) => (n === at ? { ...one, address: event.currentTarget.value } : one)))} />
+          <AddressInput value={row.address} disabled={disabled} onChange={(address) => set(rows.map((one, n) => (n === at ? { ...one, address } : one)))} />
           <input class="input short" type="number" min={0} aria-label={`Weight of ${row.address}`} value={row.weight} disabled={disabled} onInput={(event) => set(rows.map((one, n) => (n === at ? { ...one, weight: Number(event.currentTarget.value) } : one)))} />
           <span class="hint share">{total ? `${Math.round((row.weight / total) * 100)} %` : ''}</span>
           {!disabled && <Button icon="close" tone="quiet" title={`Remove ${row.address}`} onClick={() => set(rows.filter((_, n) => n !== at))} />}

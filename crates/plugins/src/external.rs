@@ -64,6 +64,7 @@ const IDLE: usize = 32;
 /// Attempts while the runner does not know the configuration, as after its restart.
 const TRIES: usize = 3;
 
+const ABSENT: &str = "there is no runner: set ext_plugin.command or ext_plugin.socket";
 const FAILED: Failure = Failure { status: 503, side: Side::Gateway, reason: "runner failed" };
 
 /// Sets the socket of the runner for the process. A second call has no effect.
@@ -72,12 +73,8 @@ pub fn set_runner(socket: Option<PathBuf>) {
     let _ = SOCKET.set(socket);
 }
 
-fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+fn compile(conf: Conf) -> Option<Compiled> {
     let socket = SOCKET.get().cloned().flatten();
-    if socket.is_none() {
-        let text = "there is no runner: requests are answered 503 until ext_plugin.command or ext_plugin.socket is set";
-        cx.warn("conf", text);
-    }
     Some(Compiled::build(move |build| {
         let plugins: Vec<(String, String)> =
             conf.conf.into_iter().flatten().map(|plugin| (plugin.name, plugin.value)).collect();
@@ -116,8 +113,8 @@ conf:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        compile(conf, cx)
+    fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        compile(conf)
     }
 }
 
@@ -131,8 +128,8 @@ impl Define for ExtPluginPostReq {
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        compile(conf, cx)
+    fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        compile(conf)
     }
 }
 
@@ -219,7 +216,7 @@ impl External {
 
     /// Asks the runner about a request.
     async fn ask(&self, cx: &RequestCx<'_>, local: &Local) -> Result<Reply, Fault> {
-        let socket = self.socket.as_ref().ok_or_else(|| Fault::Failed("there is none".to_owned()))?;
+        let socket = self.socket.as_ref().ok_or_else(|| Fault::Failed(ABSENT.to_owned()))?;
         let kept = local.idle.borrow_mut().pop();
         let is_kept = kept.is_some();
         let mut connection = match kept {

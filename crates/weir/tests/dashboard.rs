@@ -522,5 +522,6 @@ fn a_browser_goes_through_all_pages() {
         .output()
         .expect("run node");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out.contains("all flows passed"), "{out}\n{err}");
+    let log = gateway.stderr();
+    assert!(output.status.success() && out.contains("all flows passed"), "{out}\n{err}\n{log}");
 }

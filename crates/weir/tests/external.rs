@@ -116,8 +116,8 @@ fn a_runner_that_ends_is_started_again() {
 fn without_a_runner_requests_are_refused_unless_they_may_pass() {
     let origin = Origin::hello();
     let gateway = Gateway::start(rules(&origin));
-    gateway.logged("there is no runner");
     assert_eq!((ask(&gateway, "GET /none", "").status, ask(&gateway, "GET /absent", "").status), (503, 200));
+    gateway.logged("there is no runner: set ext_plugin.command or ext_plugin.socket");
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("none.sock").display().to_string();
     let gateway = Start::new(rules(&origin)).settings(json!({ "ext_plugin": { "socket": socket } })).start();
