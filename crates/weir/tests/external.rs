@@ -59,7 +59,7 @@ fn a_runner_in_go_answers_and_changes_requests() {
     let origin = Origin::echo();
     // As in a config.yaml of APISIX.
     let settings = json!({ "ext-plugin": { "cmd": [program.display().to_string(), "run"] } });
-    let gateway = Start::new(rules(&origin)).settings(settings).start();
+    let mut gateway = Start::new(rules(&origin)).settings(settings).start();
     gateway.logged("runner: the runner is up");
     await_runner(&gateway);
     for place in ["", "/post"] {
@@ -85,6 +85,9 @@ fn a_runner_in_go_answers_and_changes_requests() {
         assert_eq!(ask(&gateway, &format!("GET {place}/wrong"), "").status, 503, "a path that is none");
     }
     assert_eq!(ask(&gateway, "GET /absent", "").status, 200, "the runner skips plugins that it does not know");
+    // The runner ends with a gateway that is stopped.
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
 }
 
 #[test]
