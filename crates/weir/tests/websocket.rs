@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -221,6 +222,31 @@ fn a_side_that_does_not_answer_a_close_is_not_waited_for() {
     let (ended, took) = timed(|| gateway.wait());
     assert!(ended.success() && took < Duration::from_secs(15), "{ended:?} after {took:?}");
     client.expect_close();
+}
+
+/// The answer to a Close frame arrives, and the end behind it, when the node leaves its connection open.
+#[test]
+fn a_node_that_stays_behind_its_close_is_not_waited_for() {
+    let (end, over) = channel::<()>();
+    let over = Mutex::new(over);
+    let origin = Origin::scripted(move |connection| {
+        let Some(request) = connection.head() else { return };
+        let accept = accept(request.field("sec-websocket-key").expect("a key"));
+        connection.send(format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {accept}\r\n\r\n"
+        ));
+        connection.exactly(8).expect("a Close frame");
+        connection.send([0x88, 2, 0x03, 0xe8]);
+        // The connection stays open: the end that the client sees is not this one's.
+        let _ = over.lock().expect("the lock").recv();
+    });
+    let gateway = Start::new(websocket_route(&origin)).http2().start();
+    let (mut client, id) = stream(&gateway);
+    client.data(id, b"\x88\x82\0\0\0\0\x03\xe8", true);
+    assert_eq!(exactly(&mut client, id, 4), [0x88, 2, 0x03, 0xe8]);
+    assert_eq!(client.piece(id), None);
+    drop(end);
 }
 
 #[test]

@@ -139,15 +139,19 @@ where
         loop {
             let before = (up.moved, down.moved);
             let ended = [up.poll(cx, client, node).is_ready(), down.poll(cx, node, client).is_ready()];
-            // Behind their Close frames neither side has anything to say (RFC 6455 section 7.1.1).
-            let is_over = ended == [true; 2] || (ended != [false; 2] && up.has_closed() && down.has_closed());
             let (received, sent) = (up.moved - before.0, down.moved - before.1);
             if received + sent > 0 {
                 worker.recorder.websocket_moved(received, sent);
                 idle_at = timer.now().saturating_add(idle_ms);
             }
-            if is_over || up.broken || down.broken {
+            if ended == [true; 2] || up.broken || down.broken {
                 return Poll::Ready(());
+            }
+            // Behind their Close frames neither side has anything to say (RFC 6455 section 7.1.1). The one that has not
+            // ended is told the end all the same: a stream of HTTP/2 would be reset otherwise.
+            if ended != [false; 2] && up.has_closed() && down.has_closed() && !(up.ended && down.ended) {
+                (up.ended, down.ended) = (true, true);
+                continue;
             }
             if drain_at.is_none() && worker.closes_idle() {
                 drain_at = Some(timer.now().saturating_add(worker.options.drain_websocket_ms));
