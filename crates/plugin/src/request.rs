@@ -92,6 +92,15 @@ pub struct UpstreamTarget {
     pub host_wins: bool,
 }
 
+impl UpstreamTarget {
+    /// Sets the Host, which takes precedence over an upstream that names one.
+    pub fn set_host(&mut self, host: &[u8]) {
+        self.host.clear();
+        self.host.extend_from_slice(host);
+        self.host_wins = true;
+    }
+}
+
 impl Request {
     pub(crate) fn new(buffer: usize) -> Self {
         Self {
@@ -273,6 +282,31 @@ impl Request {
         self.edited_query = kept;
         self.query_edited = true;
         self.forget_decoded_query();
+    }
+
+    /// Takes all arguments of these names away, and adds others behind those that are left; names and values are decoded.
+    pub fn replace_arguments<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a [u8]>,
+        added: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) {
+        for name in names {
+            self.retain_arguments(|argument| !query::has_name(argument, name));
+        }
+        let mut added = added.peekable();
+        if added.peek().is_none() {
+            return;
+        }
+        let mut whole = self.query().unwrap_or_default().to_vec();
+        for (name, value) in added {
+            if !whole.is_empty() {
+                whole.push(b'&');
+            }
+            query::encode(name, &mut whole);
+            whole.push(b'=');
+            query::encode(value, &mut whole);
+        }
+        self.set_query(&whole);
     }
 
     /// Replaces the query, for the plugins that follow and for the upstream; an empty one is none. A target that a plugin has

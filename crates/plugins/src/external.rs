@@ -19,7 +19,7 @@ use weir_net::Network;
 use weir_plugin::{CompileCx, Compiled, Define, Failure, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, Side, Slot};
 
 use connection::Connection;
-use message::{Call, Kind, Reply, Runner};
+use message::{Kind, Reply, Runner};
 
 /// The definition of what runs before other plugins.
 #[derive(Debug)]
@@ -236,7 +236,7 @@ impl External {
         };
         let id = local.next.get();
         local.next.set(id.wrapping_add(1));
-        connection.send(Kind::RequestCall, &Call::of(cx, id, token).encode()).await.map_err(stale)?;
+        connection.send(Kind::RequestCall, &message::call(cx, id, token)).await.map_err(stale)?;
         loop {
             let (kind, body) = connection.receive().await.map_err(stale)?;
             match message::read(kind, &body).map_err(Fault::Failed)? {

@@ -134,24 +134,12 @@ pub(crate) fn editable(path: &str, name: &str) -> Result<FieldName, Invalid> {
     let Some(name) = FieldName::new(name) else {
         return Err(Invalid::new(path, format!("expected the name of a field, found {name:?}")));
     };
-    match name.id() {
-        Known::Connection
-        | Known::ContentLength
-        | Known::Http2Settings
-        | Known::KeepAlive
-        | Known::ProxyConnection
-        | Known::Te
-        | Known::Trailer
-        | Known::TransferEncoding
-        | Known::Upgrade => {
-            let text = String::from_utf8_lossy(name.text());
-            Err(Invalid::new(
-                path,
-                format!("{text} is decided by the gateway: it frames the message or its connection"),
-            ))
-        }
-        _ => Ok(name),
+    if name.is_framing() {
+        let text = String::from_utf8_lossy(name.text());
+        let reason = format!("{text} is decided by the gateway: it frames the message or its connection");
+        return Err(Invalid::new(path, reason));
     }
+    Ok(name)
 }
 
 impl<'de> Deserialize<'de> for FieldText {

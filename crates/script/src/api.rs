@@ -49,27 +49,11 @@ fn name_of(text: &LuaString) -> Result<FieldName> {
 /// A field name that a script may change: what frames a message or belongs to a connection is the gateway's own.
 pub(crate) fn editable(text: &LuaString) -> Result<FieldName> {
     let name = name_of(text)?;
-    if is_of_gateway(&name) || name.id() == Known::Host {
+    if name.is_framing() || name.id() == Known::Host {
         let text = String::from_utf8_lossy(name.text()).into_owned();
         return Err(Error::runtime(format!("{text} is decided by the gateway")));
     }
     Ok(name)
-}
-
-/// True for a field that frames a message or belongs to a connection (RFC 9110 section 7.6.1).
-fn is_of_gateway(name: &FieldName) -> bool {
-    matches!(
-        name.id(),
-        Known::Connection
-            | Known::ContentLength
-            | Known::Http2Settings
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::Te
-            | Known::Trailer
-            | Known::TransferEncoding
-            | Known::Upgrade
-    )
 }
 
 /// Spends an instruction for each byte that the exchange keeps, outside of the memory of the interpreter.

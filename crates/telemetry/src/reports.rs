@@ -176,11 +176,8 @@ const MIN_RING: usize = 4096;
 const HEADER: usize = 8;
 /// A buffer for a record that grew beyond this is given back.
 const KEPT_RECORD: usize = 256 << 10;
-/// Most bodies of batches that are kept for further ones while records come, and most bytes of one.
-const SPARES: usize = 4;
-const KEPT_BODY: usize = 1 << 20;
 /// The thread's sleep between two looks: the first after it found something, then twice as long each time.
-const POLL: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(20);
 const IDLE_POLL: Duration = Duration::from_millis(320);
 
 static HUB: LazyLock<Hub> = LazyLock::new(Hub::default);
@@ -355,8 +352,6 @@ struct Sender {
     held: usize,
     /// Room for records that go over the end of a ring.
     piece: Vec<u8>,
-    /// Empty bodies of batches that were sent.
-    spares: Vec<Vec<u8>>,
 }
 
 impl Sender {
@@ -368,7 +363,6 @@ impl Sender {
             queues: HashMap::default(),
             held: 0,
             piece: Vec::new(),
-            spares: Vec::new(),
         }
     }
 
@@ -384,9 +378,6 @@ impl Sender {
             }
             let mut found = self.drain(now);
             found |= self.take_outcomes(now);
-            if !found {
-                self.spares.clear();
-            }
             self.send_due(now, closing);
             if closing && self.is_done() {
                 break;
@@ -455,11 +446,6 @@ impl Sender {
                 queue.drop_one();
                 continue;
             }
-            if queue.lacks_body()
-                && let Some(body) = self.spares.pop()
-            {
-                queue.use_body(body);
-            }
             self.held += queue.add(record, now);
         }
         text.len() - records.len()
@@ -470,10 +456,8 @@ impl Sender {
         let mut any = false;
         while let Some(Outcome { id, batch, result }) = self.deliverers.take_outcome() {
             any = true;
-            let Some(queue) = self.queues.get_mut(&id) else { continue };
-            let spare = queue.end(batch, result, now, &mut self.held);
-            if let Some(body) = spare.filter(|body| body.capacity() <= KEPT_BODY && self.spares.len() < SPARES) {
-                self.spares.push(body);
+            if let Some(queue) = self.queues.get_mut(&id) {
+                queue.end(batch, result, now, &mut self.held);
             }
         }
         any

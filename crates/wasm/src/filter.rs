@@ -1,9 +1,10 @@
 //! A filter: a module of a file, compiled once for the process, and its machines in the workers.
+#![allow(clippy::disallowed_types, reason = "only who checks a configuration locks, and no worker does")]
 
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wasmi::{CompilationMode, Config, Engine, ExternType, Linker, Module, Val};
@@ -28,6 +29,8 @@ pub struct Filter {
     pub(crate) module: Module,
     pub(crate) linker: Linker<Host>,
     machine: Slot<Machine>,
+    /// The machine in which configurations are tried, before they are in force.
+    trial: Mutex<Option<Vm>>,
 }
 
 /// The machine of a worker.
@@ -58,7 +61,7 @@ impl Filter {
             });
         }
         let linker = linker(&module)?;
-        Ok(Self { name, module, linker, machine: Slot::default() })
+        Ok(Self { name, module, linker, machine: Slot::default(), trial: Mutex::default() })
     }
 
     /// Its name.
@@ -73,12 +76,27 @@ impl Filter {
         self.module.get_export(name).is_some()
     }
 
-    /// Starts a machine and gives it a configuration, to see whether it takes it.
+    /// Gives a machine a configuration, to see whether it takes it.
     ///
     /// # Errors
     /// The module does not start, or does not take the configuration.
     pub fn try_configuration(&self, conf: &str) -> Result<(), String> {
-        Vm::start(self)?.configure(&Arc::from(conf.as_bytes())).map(|_| ())
+        let conf = Arc::from(conf.as_bytes());
+        let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        // A machine is dear to start, and a filter may stand on thousands of routes. A refusal counts from a new one alone.
+        let kept = trial.take().and_then(|mut vm| vm.configure(&conf).ok().map(|root| (vm, root)));
+        let (mut vm, root) = match kept {
+            Some(taken) => taken,
+            None => {
+                let mut vm = Vm::start(self)?;
+                let root = vm.configure(&conf)?;
+                (vm, root)
+            }
+        };
+        if vm.close(root).is_ok() {
+            *trial = Some(vm);
+        }
+        Ok(())
     }
 
     /// This worker's machine. After one that has failed, a new one is started, at most ten times a second.
@@ -105,33 +123,27 @@ fn linker(module: &Module) -> Result<Linker<Host>, String> {
     let text = |error: wasmi::Error| error.to_string();
     functions::add(&mut linker).map_err(text)?;
     wasi::add(&mut linker).map_err(text)?;
-    let known: Vec<(&str, &str)> = known().collect();
     for import in module.imports() {
         let (from, name) = (import.module(), import.name());
-        if known.contains(&(from, name)) {
-            continue;
-        }
         let ExternType::Func(ty) = import.ty() else {
             return Err(format!("it imports {from}.{name}, which is no function"));
         };
         let code = match from {
-            wasi::MODULE => wasi::NO_SYSTEM,
-            functions::MODULE if name.starts_with("proxy_") => Status::Unimplemented as i32,
-            _ => return Err(format!("it imports {from}.{name}, which is no function of proxy-wasm 0.2")),
+            wasi::MODULE => Some(wasi::NO_SYSTEM),
+            functions::MODULE if name.starts_with("proxy_") => Some(Status::Unimplemented as i32),
+            _ => None,
         };
         let told = name.to_owned();
         let absent = move |cx: Cx<'_>, _: &[Val], results: &mut [Val]| {
             tracing::warn!("{}: {told} is not supported", cx.data().name);
-            results.iter_mut().for_each(|result| *result = Val::I32(code));
+            results.iter_mut().for_each(|result| *result = Val::I32(code.unwrap_or_default()));
             Ok(())
         };
-        linker.func_new(from, name, ty.clone(), absent).map_err(|error| error.to_string())?;
+        // A function that is there cannot be defined a second time.
+        let is_absent = linker.func_new(from, name, ty.clone(), absent).is_ok();
+        if is_absent && code.is_none() {
+            return Err(format!("it imports {from}.{name}, which is no function of proxy-wasm 0.2"));
+        }
     }
     Ok(linker)
-}
-
-/// The functions that are there, with their modules.
-fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let of_gateway = functions::NAMES.into_iter().map(|name| (functions::MODULE, name));
-    of_gateway.chain(wasi::NAMES.into_iter().map(|name| (wasi::MODULE, name)))
 }

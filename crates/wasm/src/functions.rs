@@ -12,34 +12,6 @@ use crate::{buffers, pairs, property, shared};
 /// The module of the functions.
 pub(crate) const MODULE: &str = "env";
 
-/// All functions that are there.
-pub(crate) const NAMES: [&str; 24] = [
-    "proxy_get_header_map_pairs",
-    "proxy_get_header_map_size",
-    "proxy_set_header_map_pairs",
-    "proxy_get_header_map_value",
-    "proxy_add_header_map_value",
-    "proxy_replace_header_map_value",
-    "proxy_remove_header_map_value",
-    "proxy_get_buffer_bytes",
-    "proxy_get_buffer_status",
-    "proxy_set_buffer_bytes",
-    "proxy_get_property",
-    "proxy_set_property",
-    "proxy_get_shared_data",
-    "proxy_set_shared_data",
-    "proxy_send_local_response",
-    "proxy_http_call",
-    "proxy_continue_stream",
-    "proxy_set_effective_context",
-    "proxy_log",
-    "proxy_get_log_level",
-    "proxy_get_current_time_nanoseconds",
-    "proxy_set_tick_period_milliseconds",
-    "proxy_done",
-    "abort",
-];
-
 /// Most bytes of a line in the log.
 const MOST_LOGGED: u32 = 16 << 10;
 /// Most requests to services that a filter asks for at a time.
@@ -75,7 +47,7 @@ fn fields(linker: &mut Linker<Host>) -> Result<(), Error> {
         })?
         .func_wrap(MODULE, "proxy_get_header_map_size", |mut cx: Cx<'_>, map: u32, size: u32| {
             told(Map::of(map).and_then(|map| {
-                let bytes = headers::all(&cx, map)?.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+                let bytes = headers::size(&cx, map)?;
                 write_u32(&mut cx, size, bytes as u32)
             }))
         })?

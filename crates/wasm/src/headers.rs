@@ -2,7 +2,7 @@
 
 use weir_plugin::{Lent, lent};
 use weir_wire::method::Method;
-use weir_wire::name::{FieldName, Known};
+use weir_wire::name::FieldName;
 
 use crate::call::Stage;
 use crate::host::{Cx, Done, Fault, Status};
@@ -37,42 +37,51 @@ pub(crate) fn exchange<R>(look: impl FnOnce(&mut Lent<'_>) -> R) -> Done<R> {
     lent(look).ok_or(Fault::Status(Status::BadArgument))
 }
 
-/// All fields of a map, with names in lower case.
-pub(crate) fn all(cx: &Cx<'_>, map: Map) -> Done<Pairs> {
-    let lower = |(name, value): (&[u8], &[u8])| (name.to_ascii_lowercase(), value.to_vec());
+/// Looks at each field of a map.
+fn each(cx: &Cx<'_>, map: Map, mut look: impl FnMut(&[u8], &[u8])) -> Done {
     match map {
         Map::Request => exchange(|x| {
             let x = x.as_request();
             let request = x.request();
-            let scheme: &[u8] = if x.client().https { b"https" } else { b"http" };
             let mut target = Vec::new();
             request.write_upstream_target(&mut target);
-            let mut pairs: Pairs = vec![
-                (b":method".to_vec(), method(request).to_vec()),
-                (b":path".to_vec(), target),
-                (b":scheme".to_vec(), scheme.to_vec()),
-                (b":authority".to_vec(), request.host_port().to_vec()),
-            ];
-            pairs
-                .extend(request.head.fields.iter(request.buffer.bytes()).filter(|(name, _)| !is_host(name)).map(lower));
-            pairs
+            look(b":method", method(request));
+            look(b":path", &target);
+            look(b":scheme", if x.client().https { b"https" } else { b"http" });
+            look(b":authority", request.host_port());
+            let fields = request.head.fields.iter(request.buffer.bytes());
+            fields.filter(|(name, _)| !is_host(name)).for_each(|(name, value)| look(name, value));
         }),
         Map::Response => {
             has_response(cx)?;
             exchange(|x| {
                 let x = x.as_response();
                 let response = x.response();
-                let mut pairs: Pairs = vec![(b":status".to_vec(), x.status().to_string().into_bytes())];
-                pairs.extend(response.head.fields.iter(response.buffer.bytes()).map(lower));
-                pairs
+                look(b":status", x.status().to_string().as_bytes());
+                response.head.fields.iter(response.buffer.bytes()).for_each(|(name, value)| look(name, value));
             })
         }
         Map::Service => {
             let answer = cx.data().call.service_answer.as_ref().ok_or(Status::BadArgument)?;
-            Ok(answer.fields.clone())
+            answer.fields.iter().for_each(|(name, value)| look(name, value));
+            Ok(())
         }
-        Map::Nothing => Ok(Vec::new()),
+        Map::Nothing => Ok(()),
     }
+}
+
+/// All fields of a map, with names in lower case.
+pub(crate) fn all(cx: &Cx<'_>, map: Map) -> Done<Pairs> {
+    let mut pairs = Pairs::new();
+    each(cx, map, |name, value| pairs.push((name.to_ascii_lowercase(), value.to_vec())))?;
+    Ok(pairs)
+}
+
+/// Bytes of all names and values of a map.
+pub(crate) fn size(cx: &Cx<'_>, map: Map) -> Done<usize> {
+    let mut size = 0;
+    each(cx, map, |name, value| size += name.len() + value.len())?;
+    Ok(size)
 }
 
 fn is_host(name: &[u8]) -> bool {
@@ -92,14 +101,17 @@ fn has_response(cx: &Cx<'_>) -> Done {
 
 /// The value of a name; several are one list.
 pub(crate) fn get(cx: &Cx<'_>, map: Map, name: &[u8]) -> Done<Vec<u8>> {
-    let name = name.to_ascii_lowercase();
-    let name = if map == Map::Request && name == b"host" { b":authority".to_vec() } else { name };
-    let values: Vec<Vec<u8>> =
-        all(cx, map)?.into_iter().filter(|(other, _)| *other == name).map(|(_, value)| value).collect();
-    if values.is_empty() {
-        return Err(Status::NotFound.into());
-    }
-    Ok(values.join(&b", "[..]))
+    let name = if map == Map::Request && is_host(name) { b":authority" } else { name };
+    let mut values: Option<Vec<u8>> = None;
+    each(cx, map, |other, value| match &mut values {
+        _ if !other.eq_ignore_ascii_case(name) => {}
+        None => values = Some(value.to_vec()),
+        Some(list) => {
+            list.extend_from_slice(b", ");
+            list.extend_from_slice(value);
+        }
+    })?;
+    values.ok_or(Status::NotFound.into())
 }
 
 /// Change of a field.
@@ -126,32 +138,16 @@ pub(crate) fn change(cx: &Cx<'_>, map: Map, change: Change, name: &[u8], value: 
 /// nothing is left to remove.
 fn editable(change: Change, name: &[u8]) -> Done<Option<FieldName>> {
     let name = std::str::from_utf8(name).ok().and_then(FieldName::new).ok_or(Status::BadArgument)?;
-    match (is_framing(&name), change) {
+    match (name.is_framing(), change) {
         (false, _) => Ok(Some(name)),
         (true, Change::Remove) => Ok(None),
         (true, _) => Err(Status::BadArgument.into()),
     }
 }
 
-/// True for a field that frames a message or belongs to a connection (RFC 9110 section 7.6.1).
-pub(crate) fn is_framing(name: &FieldName) -> bool {
-    matches!(
-        name.id(),
-        Known::Connection
-            | Known::ContentLength
-            | Known::Http2Settings
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::Te
-            | Known::Trailer
-            | Known::TransferEncoding
-            | Known::Upgrade
-    )
-}
-
 /// True for a field of an answer that a filter may give; others are left out.
 pub(crate) fn is_own(name: &[u8]) -> bool {
-    std::str::from_utf8(name).ok().and_then(FieldName::new).is_some_and(|name| !is_framing(&name))
+    std::str::from_utf8(name).ok().and_then(FieldName::new).is_some_and(|name| !name.is_framing())
 }
 
 fn change_request(change: Change, name: &[u8], value: &[u8]) -> Done {
@@ -199,10 +195,7 @@ fn set_host(host: &[u8]) -> Done {
     }
     exchange(|x| {
         let mut x = x.as_request();
-        let upstream = &mut x.request_mut().upstream;
-        upstream.host.clear();
-        upstream.host.extend_from_slice(host);
-        upstream.host_wins = true;
+        x.request_mut().upstream.set_host(host);
     })
 }
 

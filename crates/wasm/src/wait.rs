@@ -41,7 +41,7 @@ fn callout(services: &Services, request: &ServiceRequest) -> Result<Callout, Str
         if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
             return Err("a field of the request to a service has an invalid value".to_owned());
         }
-        if !crate::headers::is_framing(&name) {
+        if !name.is_framing() {
             callout.add_field(&name, value);
         }
     }

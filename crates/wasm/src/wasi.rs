@@ -12,21 +12,6 @@ use crate::host::{Cx, Done, Fault, Host, Status, read, write, write_u32};
 /// The name of the module.
 pub(crate) const MODULE: &str = "wasi_snapshot_preview1";
 
-/// All functions that are there.
-pub(crate) const NAMES: [&str; 11] = [
-    "fd_write",
-    "random_get",
-    "clock_time_get",
-    "environ_sizes_get",
-    "args_sizes_get",
-    "environ_get",
-    "args_get",
-    "sched_yield",
-    "fd_prestat_get",
-    "fd_close",
-    "proc_exit",
-];
-
 /// Numbers of errors of WASI.
 const SUCCESS: u32 = 0;
 const BAD_FILE: u32 = 8;

@@ -8,18 +8,11 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, LIMIT, Origin, Response, Start, repository, wait_until};
+use crate::harness::{Gateway, LIMIT, Origin, Start, made_with_go, wait_until};
 
-/// The runner in Go, which `tools/install-test-deps` builds where Go is; without Go the tests with it do nothing.
+/// The runner in Go.
 fn runner() -> Option<PathBuf> {
-    let program = repository().join("target/test-tools/ext-runner");
-    if !program.exists() {
-        let has_go = std::process::Command::new("go").arg("version").output().is_ok();
-        assert!(!has_go, "Go is here, but the runner is not: run tools/install-test-deps");
-        eprintln!("no Go, no runner: its tests are skipped");
-        return None;
-    }
-    Some(program)
+    made_with_go("ext-runner")
 }
 
 /// Routes `/NAME` with the plugin of the runner that does NAME, before other plugins and behind them (`/post/NAME`).
@@ -41,16 +34,9 @@ fn rules(origin: &Origin) -> Value {
     json!({ "routes": routes })
 }
 
-fn ask(gateway: &Gateway, lines: &str, body: &str) -> Response {
-    let (line, fields) = lines.split_once('\n').unwrap_or((lines, ""));
-    let fields: String = fields.lines().map(|field| format!("{field}\r\n")).collect();
-    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-    gateway.client().request(format!("{line} HTTP/1.1\r\nHost: a.test\r\n{fields}{length}\r\n{body}"))
-}
-
 /// Waits until the runner answers.
 fn await_runner(gateway: &Gateway) {
-    wait_until("the runner", LIMIT, || (ask(gateway, "GET /stop", "").status == 418).then_some(()));
+    wait_until("the runner", LIMIT, || (gateway.send_to("a.test", "GET /stop").status == 418).then_some(()));
 }
 
 #[test]
@@ -63,12 +49,12 @@ fn a_runner_in_go_answers_and_changes_requests() {
     gateway.logged("runner: the runner is up");
     await_runner(&gateway);
     for place in ["", "/post"] {
-        let stopped = ask(&gateway, &format!("PUT {place}/stop/x"), "");
+        let stopped = gateway.send_to("a.test", &format!("PUT {place}/stop/x"));
         let name = format!("{place}stop");
         assert_eq!((stopped.status, stopped.field("x-stopped")), (418, Some(name.as_str())));
         assert_eq!(stopped.text(), format!("stopped PUT {place}/stop/x"));
         let line = format!("GET {place}/rewrite?a=1&gone=2&c=\nX-In: in\nX-Gone: g");
-        let answer = ask(&gateway, &line, "");
+        let answer = gateway.send_to("a.test", &line);
         let name = format!("{place}rewrite");
         assert_eq!((answer.status, answer.field("x-from-runner")), (200, Some(name.as_str())), "{}", answer.text());
         let seen = origin.last();
@@ -76,15 +62,15 @@ fn a_runner_in_go_answers_and_changes_requests() {
         assert_eq!(seen.field("x-gone"), None);
         assert_eq!(seen.target, "/rewritten%20it?a=1&c=&b=2%203");
         for body in ["one", "two"] {
-            assert_eq!(ask(&gateway, &format!("POST {place}/body"), body).status, 200);
+            assert_eq!(gateway.send_to("a.test", &format!("POST {place}/body\n\n{body}")).status, 200);
             assert_eq!(origin.last().field("x-body"), Some(format!("{body}<nil>").as_str()));
             assert_eq!(origin.last().body, body.as_bytes());
         }
-        assert_eq!(ask(&gateway, &format!("GET {place}/none"), "").status, 200);
+        assert_eq!(gateway.send_to("a.test", &format!("GET {place}/none")).status, 200);
         assert_eq!(origin.last().target, format!("{place}/none"));
-        assert_eq!(ask(&gateway, &format!("GET {place}/wrong"), "").status, 503, "a path that is none");
+        assert_eq!(gateway.send_to("a.test", &format!("GET {place}/wrong")).status, 503, "a path that is none");
     }
-    assert_eq!(ask(&gateway, "GET /absent", "").status, 200, "the runner skips plugins that it does not know");
+    assert_eq!(gateway.send_to("a.test", "GET /absent").status, 200, "the runner skips plugins that it does not know");
     // The runner ends with a gateway that is stopped.
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success());
@@ -97,12 +83,12 @@ fn a_runner_that_ends_is_started_again() {
     let settings = json!({ "ext_plugin": { "command": [program.display().to_string()] } });
     let mut gateway = Start::new(rules(&origin)).settings(settings).start();
     await_runner(&gateway);
-    assert_eq!(ask(&gateway, "GET /die", "").status, 503);
-    assert_eq!(ask(&gateway, "GET /none", "").status, 503, "while there is none");
+    assert_eq!(gateway.send_to("a.test", "GET /die").status, 503);
+    assert_eq!(gateway.send_to("a.test", "GET /none").status, 503, "while there is none");
     gateway.logged("the runner of external plugins has ended: another one is started");
     // The new one does not know the configurations of the old one.
     await_runner(&gateway);
-    assert_eq!(ask(&gateway, "GET /none", "").status, 200);
+    assert_eq!(gateway.send_to("a.test", "GET /none").status, 200);
     let children = |of: u32| {
         let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
         text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -119,12 +105,18 @@ fn a_runner_that_ends_is_started_again() {
 fn without_a_runner_requests_are_refused_unless_they_may_pass() {
     let origin = Origin::hello();
     let gateway = Gateway::start(rules(&origin));
-    assert_eq!((ask(&gateway, "GET /none", "").status, ask(&gateway, "GET /absent", "").status), (503, 200));
+    assert_eq!(
+        (gateway.send_to("a.test", "GET /none").status, gateway.send_to("a.test", "GET /absent").status),
+        (503, 200)
+    );
     gateway.logged("there is no runner: set ext_plugin.command or ext_plugin.socket");
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("none.sock").display().to_string();
     let gateway = Start::new(rules(&origin)).settings(json!({ "ext_plugin": { "socket": socket } })).start();
-    assert_eq!((ask(&gateway, "GET /none", "").status, ask(&gateway, "GET /absent", "").status), (503, 200));
+    assert_eq!(
+        (gateway.send_to("a.test", "GET /none").status, gateway.send_to("a.test", "GET /absent").status),
+        (503, 200)
+    );
     gateway.logged("No such file");
 }
 
@@ -156,7 +148,7 @@ fn a_runner_that_lies_refuses_the_request() {
             connection.write_all(&bytes).expect("an answer");
             kind
         });
-        assert_eq!(ask(&gateway, "GET /none", "").status, 503);
+        assert_eq!(gateway.send_to("a.test", "GET /none").status, 503);
         assert_eq!(liar.join().expect("a liar"), 1, "the configuration comes first");
         assert!(gateway.logged("the runner cannot be asked").contains(reason), "{reason}: {}", gateway.stderr());
     }

@@ -1,24 +1,10 @@
 //! Filters in WebAssembly, by proxy-wasm: one in Go that the field X-Do of requests drives, and some in WebAssembly's own
 //! text that do harm.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, Origin, Reload, Start, repository, weir};
-
-/// The filter in Go, which `tools/install-test-deps` builds where Go is; without Go the tests with it do nothing.
-fn filter() -> Option<PathBuf> {
-    let file = repository().join("target/test-tools/filter.wasm");
-    if !file.exists() {
-        let has_go = std::process::Command::new("go").arg("version").output().is_ok();
-        assert!(!has_go, "Go is here, but the filter is not: run tools/install-test-deps");
-        eprintln!("no Go, no filter: its tests are skipped");
-        return None;
-    }
-    Some(file)
-}
+use crate::harness::{Gateway, Origin, Reload, Start, made_with_go, weir};
 
 fn plugin(name: &str, file: &std::path::Path) -> Value {
     json!({ "name": name, "priority": 7000, "file": file.display().to_string() })
@@ -31,57 +17,50 @@ fn rules(origin: &Origin, conf: &Value) -> Value {
 
 /// A gateway with the filter in Go on its only route.
 fn with_go(origin: &Origin, conf: &Value) -> Option<Gateway> {
-    let settings = json!({ "wasm": { "plugins": [plugin("go", &filter()?)] } });
+    let settings = json!({ "wasm": { "plugins": [plugin("go", &made_with_go("filter.wasm")?)] } });
     Some(Start::new(rules(origin, conf)).settings(settings).start())
-}
-
-fn ask(gateway: &Gateway, lines: &str, body: &str) -> crate::harness::Response {
-    let (line, fields) = lines.split_once('\n').unwrap_or((lines, ""));
-    let fields: String = fields.lines().map(|field| format!("{field}\r\n")).collect();
-    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-    gateway.client().request(format!("{line} HTTP/1.1\r\nHost: a.test\r\n{fields}{length}\r\n{body}"))
 }
 
 #[test]
 fn a_filter_sees_and_changes_requests_and_responses() {
     let origin = Origin::echo();
     let Some(gateway) = with_go(&origin, &json!("given")) else { return };
-    let answer = ask(&gateway, "GET /a?b=1\nX-Secret: s\nX-Replaced: old", "");
+    let answer = gateway.send_to("a.test", "GET /a?b=1\nX-Secret: s\nX-Replaced: old");
     assert_eq!((answer.status, answer.field("x-filtered")), (200, Some("200")));
     let seen = origin.last();
     assert_eq!(seen.field("x-filter"), Some("given GET /a?b=1 /a r a.test 1"));
     assert_eq!((seen.field("x-secret"), seen.field("x-replaced")), (None, Some("new")));
     gateway.logged("go: the end of /a?b=1");
     // The first line, and an answer of its own.
-    ask(&gateway, "GET /a\nX-Do: first line", "");
+    gateway.send_to("a.test", "GET /a\nX-Do: first line");
     let seen = origin.last();
     assert_eq!(
         (seen.method.as_str(), seen.target.as_str(), seen.field("host")),
         ("PUT", "/other?b=2", Some("other.test"))
     );
-    let answer = ask(&gateway, "GET /a\nX-Do: answer", "");
+    let answer = gateway.send_to("a.test", "GET /a\nX-Do: answer");
     assert_eq!(
         (answer.status, answer.text(), answer.field("x-made")),
         (418, "made by the filter".to_owned(), Some("yes"))
     );
     // Bodies.
-    ask(&gateway, "POST /a\nX-Do: request body", "hello");
+    gateway.send_to("a.test", "POST /a\nX-Do: request body\n\nhello");
     assert_eq!(origin.last().body, b"HELLO+");
-    ask(&gateway, "POST /a", "hello");
+    gateway.send_to("a.test", "POST /a\n\nhello");
     assert_eq!(origin.last().body, b"hello");
-    let answer = ask(&gateway, "POST /a\nX-Do: response body", "hello");
+    let answer = gateway.send_to("a.test", "POST /a\nX-Do: response body\n\nhello");
     assert!(answer.text().starts_with("the body had ") && answer.text().ends_with(" bytes"), "{}", answer.text());
     // The head of the response.
-    let answer = ask(&gateway, "GET /a\nX-Do: status", "");
+    let answer = gateway.send_to("a.test", "GET /a\nX-Do: status");
     assert_eq!((answer.status, answer.field("x-filtered")), (203, Some("200 status")));
-    let answer = ask(&gateway, "GET /a\nX-Do: late answer", "");
+    let answer = gateway.send_to("a.test", "GET /a\nX-Do: late answer");
     assert_eq!((answer.status, answer.text(), answer.field("x-late")), (502, "late".to_owned(), Some("yes")));
     // Status codes for what is wrong: 2 is a bad argument, 12 a function that is not there.
-    ask(&gateway, "GET /a\nX-Do: wrong", "");
+    gateway.send_to("a.test", "GET /a\nX-Do: wrong");
     assert_eq!(origin.last().field("x-statuses"), Some("2 2 2 2 2 2 2 12"));
     // Shared data.
     for count in ["1", "2", "3"] {
-        ask(&gateway, "GET /a\nX-Do: count", "");
+        gateway.send_to("a.test", "GET /a\nX-Do: count");
         assert_eq!(origin.last().field("x-count"), Some(count));
     }
 }
@@ -91,7 +70,7 @@ fn a_filter_asks_services_of_its_configuration() {
     let (origin, service) = (Origin::hello(), Origin::echo());
     let address = format!("http://{}", service.node());
     let Some(gateway) = with_go(&origin, &json!(address)) else { return };
-    assert_eq!(ask(&gateway, "GET /a\nX-Do: call", "").status, 200);
+    assert_eq!(gateway.send_to("a.test", "GET /a\nX-Do: call").status, 200);
     let asked = service.last();
     assert_eq!((asked.method.as_str(), asked.target.as_str(), asked.field("x-own")), ("POST", "/asked?a=1", Some("1")));
     assert_eq!(asked.body, b"question");
@@ -101,11 +80,11 @@ fn a_filter_asks_services_of_its_configuration() {
     let gone = Origin::hello();
     gone.die();
     assert_eq!(gateway.reload(rules(&origin, &json!(format!("http://{}", gone.node())))), Reload::Applied);
-    let answer = ask(&gateway, "GET /a\nX-Do: call", "");
+    let answer = gateway.send_to("a.test", "GET /a\nX-Do: call");
     assert_eq!((answer.status, answer.text()), (504, "nobody answers".to_owned()));
     // An address that is no service of the configuration.
     assert_eq!(gateway.reload(rules(&origin, &json!("127.0.0.1:1"))), Reload::Applied);
-    assert_eq!(ask(&gateway, "GET /a\nX-Do: call", "").status, 504);
+    assert_eq!(gateway.send_to("a.test", "GET /a\nX-Do: call").status, 504);
     gateway.logged("no request can go to http://127.0.0.1:1");
 }
 
@@ -120,12 +99,12 @@ fn a_filter_that_fails_refuses_its_request_and_others_go_on() {
         ("pause", "waits for nothing that comes"),
         ("late panic", "go: "),
     ] {
-        let answer = ask(&gateway, &format!("GET /a\nX-Do: {what}"), "");
+        let answer = gateway.send_to("a.test", &format!("GET /a\nX-Do: {what}"));
         assert_eq!(answer.status, 503, "{what}: {}", answer.text());
         gateway.logged(reason);
         // A machine that has failed gives way to another one in a moment.
         crate::harness::wait_until("the next machine", crate::harness::LIMIT, || {
-            (ask(&gateway, "GET /a", "").status == 200).then_some(())
+            (gateway.send_to("a.test", "GET /a").status == 200).then_some(())
         });
     }
     assert!(origin.last().field("x-filter").is_some());
@@ -135,7 +114,7 @@ fn a_filter_that_fails_refuses_its_request_and_others_go_on() {
 fn configurations_are_tried_before_they_are_in_force() {
     let origin = Origin::hello();
     let Some(gateway) = with_go(&origin, &json!({ "a": 1 })) else { return };
-    ask(&gateway, "GET /a", "");
+    gateway.send_to("a.test", "GET /a");
     assert!(origin.last().field("x-filter").is_some_and(|text| text.starts_with("{\"a\":1} ")), "{:?}", origin.last());
     for (conf, reason) in [
         (json!({ "conf": "bad" }), "proxy_on_configure gave false"),
@@ -149,7 +128,7 @@ fn configurations_are_tried_before_they_are_in_force() {
         assert_eq!(gateway.reload(&wrong), Reload::Rejected, "{wrong}");
         gateway.logged(reason);
     }
-    assert_eq!(ask(&gateway, "GET /a", "").status, 200);
+    assert_eq!(gateway.send_to("a.test", "GET /a").status, 200);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::json;
 use weir_wire::http2::ErrorCode;
 
 use crate::harness::{
-    Fault, Frame, Gateway, H2Client, Origin, RawClient, Start, each, program, repository, route_to, route_with,
+    Fault, Frame, Gateway, H2Client, Origin, RawClient, Start, each, made_with_go, program, route_to, route_with,
 };
 
 /// A gateway with one route to this origin, and these settings, that takes HTTP/2 without TLS.
@@ -421,13 +421,7 @@ fn h2load_sees_no_failure() {
 /// without Go this test says so and does nothing.
 #[test]
 fn h2spec_finds_nothing() {
-    let program = repository().join("target/test-tools/h2spec");
-    let has_go = std::process::Command::new("go").arg("version").output().is_ok();
-    if !program.exists() {
-        assert!(!has_go, "Go is here, but h2spec is not: run tools/install-test-deps");
-        eprintln!("no Go, no h2spec: its tests are skipped");
-        return;
-    }
+    let Some(program) = made_with_go("h2spec") else { return };
     let origin = Origin::hello();
     let gateway = Start::new(route_to(&[origin.node()])).https().start();
     let port = gateway.https.expect("it speaks TLS").port().to_string();

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::harness::{Start, each, repository};
+use crate::harness::{Start, each, made_with_go};
 
 /// The cases that every implementation has.
 const CASES: [&str; 14] = [
@@ -29,14 +29,7 @@ const CASES: [&str; 14] = [
 ];
 
 fn program(name: &str) -> Option<PathBuf> {
-    let program = repository().join("target/test-tools/grpc-interop").join(name);
-    if program.exists() {
-        return Some(program);
-    }
-    let has_go = Command::new("go").arg("version").output().is_ok();
-    assert!(!has_go, "Go is here, but grpc-go's interop {name} is not: run tools/install-test-deps");
-    eprintln!("no Go, no interop tests of gRPC: they are skipped");
-    None
+    made_with_go(&format!("grpc-interop/{name}"))
 }
 
 /// grpc-go's server, until it is dropped.

@@ -13,10 +13,7 @@ fn start(document: &str) -> (Gateway, Origin) {
 
 /// Sends a request: its line, and field lines after it. A Host is added where there is none.
 fn send(gateway: &Gateway, request: &str) -> Response {
-    let (line, fields) = request.split_once('\n').unwrap_or((request, ""));
-    let host = if fields.to_ascii_lowercase().contains("host:") { "" } else { "Host: o\r\n" };
-    let fields: String = fields.lines().map(|field| format!("{field}\r\n")).collect();
-    gateway.client().request(format!("{line} HTTP/1.1\r\n{host}{fields}\r\n"))
+    gateway.send_to("o", request)
 }
 
 /// The message of an error in JSON.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use schemars::Schema;
 use serde_json::{Map, json};
 use weir_config::{Diagnostic, Node, Scope};
-use weir_plugin::host::{CredentialChange, Definition, Instance, Prepared};
-use weir_plugin::{BuildCx, Compiled, Credentials, Flow, Phases, Plugin, RequestCx};
+use weir_plugin::host::{Definition, Instance, Prepared};
+use weir_plugin::{BuildCx, Compiled, Flow, Phases, Plugin, RequestCx};
 
 use crate::harness::{Origin, RawClient, get, route_with};
 use crate::request_bodies::Plane;
@@ -42,26 +42,6 @@ impl Definition for Numbered {
         Phases::ACCESS
     }
 
-    fn is_for_streams(&self) -> bool {
-        false
-    }
-
-    fn is_auth(&self) -> bool {
-        false
-    }
-
-    fn prefers_route(&self) -> bool {
-        false
-    }
-
-    fn encrypted(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn private_keys(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn doc(&self) -> &'static str {
         ""
     }
@@ -74,14 +54,6 @@ impl Definition for Numbered {
         Schema::default()
     }
 
-    fn consumer_schema(&self) -> Option<Schema> {
-        None
-    }
-
-    fn metadata_schema(&self) -> Option<Schema> {
-        None
-    }
-
     fn check(&self, _: Scope, _: &Node) -> (Vec<Diagnostic>, Option<Prepared>) {
         let compiled = Compiled::ready(Counting);
         (Vec::new(), Some(Prepared { plugin: self.name, compiled, size: 0, reads_body: false }))
@@ -89,10 +61,6 @@ impl Definition for Numbered {
 
     fn build(&self, _: Prepared, _: &BuildCx<'_>) -> Result<Instance, Diagnostic> {
         Ok(Instance { plugin: Arc::new(Counting), reads_body: false })
-    }
-
-    fn credentials(&self, _: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
-        Ok(Arc::new(()))
     }
 }
 

@@ -100,17 +100,7 @@ fn answer(request: &Request, status: u16) -> Answer {
 
 /// Sends a request: its line, field lines after it, and after an empty line a body.
 fn send(gateway: &Gateway, request: &str) -> Response {
-    let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
-    let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
-    let mut text = format!("{line} HTTP/1.1\r\n");
-    if !fields.to_ascii_lowercase().contains("host:") {
-        text.push_str("Host: a.test\r\n");
-    }
-    fields.lines().for_each(|field| text.push_str(&format!("{field}\r\n")));
-    if request.contains("\n\n") {
-        text.push_str(&format!("Content-Length: {}\r\n", body.len()));
-    }
-    gateway.client().request(format!("{text}\r\n{body}"))
+    gateway.send_to("a.test", request)
 }
 
 /// Status and body as text.

@@ -150,7 +150,7 @@ fn plugins_keep_to_their_face_of_the_api() {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if fs::read_to_string(&path).expect("read a source").contains("weir_plugin::host") {
+            } else if fs::read_to_string(&path).expect("read a source").contains("weir_plugin::host::") {
                 users.push(path.strip_prefix(&folder).expect("below").to_string_lossy().into_owned());
             }
         }

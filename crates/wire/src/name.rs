@@ -187,6 +187,24 @@ impl FieldName {
         self.line.get(..self.line.len() - 2).unwrap_or_default()
     }
 
+    /// True for a field that frames a message or belongs to one connection (RFC 9110 section 7.6.1): the gateway's own, which
+    /// nobody else could set without breaking it.
+    #[must_use]
+    pub fn is_framing(&self) -> bool {
+        matches!(
+            self.id,
+            Known::Connection
+                | Known::ContentLength
+                | Known::Http2Settings
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::Te
+                | Known::Trailer
+                | Known::TransferEncoding
+                | Known::Upgrade
+        )
+    }
+
     /// Start of a line with the name: text, colon and space.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line

@@ -76,19 +76,29 @@ pub trait Definition: Sync {
     /// The phases it may need.
     fn phases(&self) -> Phases;
     /// True if it authenticates.
-    fn is_auth(&self) -> bool;
+    fn is_auth(&self) -> bool {
+        false
+    }
     /// True if it runs on stream routes.
-    fn is_for_streams(&self) -> bool;
+    fn is_for_streams(&self) -> bool {
+        false
+    }
     /// True if it runs for requests.
     fn is_for_requests(&self) -> bool {
         true
     }
     /// True if it stands back in a global rule for the route's own: [`Define::PREFERS_ROUTE`].
-    fn prefers_route(&self) -> bool;
+    fn prefers_route(&self) -> bool {
+        false
+    }
     /// The texts in its configurations that are secret.
-    fn encrypted(&self) -> &'static [&'static str];
+    fn encrypted(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// The private keys in its configurations.
-    fn private_keys(&self) -> &'static [&'static str];
+    fn private_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// Description in Markdown.
     fn doc(&self) -> &'static str;
     /// An example configuration in YAML.
@@ -96,9 +106,13 @@ pub trait Definition: Sync {
     /// The JSON Schema of its configuration.
     fn schema(&self) -> Schema;
     /// The JSON Schema of its configuration on consumers.
-    fn consumer_schema(&self) -> Option<Schema>;
+    fn consumer_schema(&self) -> Option<Schema> {
+        None
+    }
     /// The JSON Schema of its `plugin_metadata`.
-    fn metadata_schema(&self) -> Option<Schema>;
+    fn metadata_schema(&self) -> Option<Schema> {
+        None
+    }
     /// Checks a configuration, and compiles it where an instance is built of it: all findings, and `None` with an error
     /// among them, in `plugin_metadata`, and for the data of consumers.
     fn check(&self, scope: Scope, conf: &Node) -> (Vec<Diagnostic>, Option<Prepared>);
@@ -118,7 +132,9 @@ pub trait Definition: Sync {
     ///
     /// # Errors
     /// The entry (its place in [`CredentialChange::came`]) and what is wrong with it.
-    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)>;
+    fn credentials(&self, _change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
+        Ok(Arc::new(()))
+    }
 }
 
 impl dyn Definition {

@@ -2,7 +2,6 @@
 
 use weir_plugin::{Flow, RequestCx};
 use weir_wire::name::{FieldName, Known};
-use weir_wire::query;
 
 use super::message::{Pair, Reply, Rewrite};
 
@@ -28,19 +27,7 @@ fn sendable((name, value): &Pair) -> Result<Option<Field<'_>>, String> {
     if value.iter().flatten().any(|byte| !weir_wire::is_field_byte(*byte)) {
         return Err(format!("it has sent control characters in the header {text}"));
     }
-    let is_framing = matches!(
-        name.id(),
-        Known::Connection
-            | Known::ContentLength
-            | Known::Http2Settings
-            | Known::KeepAlive
-            | Known::ProxyConnection
-            | Known::Te
-            | Known::Trailer
-            | Known::TransferEncoding
-            | Known::Upgrade
-    );
-    Ok((!is_framing).then_some((name, value.as_deref())))
+    Ok((!name.is_framing()).then_some((name, value.as_deref())))
 }
 
 fn stop(cx: &mut RequestCx<'_>, status: u16, headers: &[Pair], body: &[u8]) -> Result<Flow, String> {
@@ -76,7 +63,9 @@ fn rewrite(cx: &mut RequestCx<'_>, rewrite: &Rewrite) -> Result<(), String> {
         }
     }
     if !rewrite.args.is_empty() {
-        change_arguments(cx, &rewrite.args);
+        let names = rewrite.args.iter().map(|(name, _)| &**name);
+        let added = rewrite.args.iter().filter_map(|(name, value)| Some((&**name, value.as_deref()?)));
+        cx.request_mut().replace_arguments(names, added);
     }
     if rewrite.path.is_some() || !rewrite.args.is_empty() {
         set_target(cx, rewrite.path.as_deref())?;
@@ -91,28 +80,8 @@ fn set_host(cx: &mut RequestCx<'_>, host: &[u8]) -> Result<(), String> {
     if weir_wire::authority::parse(host).is_err() {
         return Err("it sets a host that is none".to_owned());
     }
-    let upstream = &mut cx.request_mut().upstream;
-    upstream.host.clear();
-    upstream.host.extend_from_slice(host);
-    upstream.host_wins = true;
+    cx.request_mut().upstream.set_host(host);
     Ok(())
-}
-
-/// Replaces the arguments that are named.
-fn change_arguments(cx: &mut RequestCx<'_>, args: &[Pair]) {
-    for (name, _) in args {
-        cx.request_mut().retain_arguments(|argument| !crate::query::has_name(argument, name));
-    }
-    let mut whole = cx.request().query().unwrap_or_default().to_vec();
-    for (name, value) in args.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
-        if !whole.is_empty() {
-            whole.push(b'&');
-        }
-        query::encode(name, &mut whole);
-        whole.push(b'=');
-        query::encode(value, &mut whole);
-    }
-    cx.request_mut().set_query(&whole);
 }
 
 /// Sets what the node is asked for: a path, which is encoded here, or the one so far, and the arguments.
@@ -120,7 +89,7 @@ fn set_target(cx: &mut RequestCx<'_>, path: Option<&[u8]>) -> Result<(), String>
     let request = cx.request_mut();
     let mut target = Vec::new();
     match path {
-        Some(path) if path.first() == Some(&b'/') => encode_path(path, &mut target),
+        Some(path) if path.first() == Some(&b'/') => weir_wire::target::encode_path(path, &mut target),
         Some(_) => return Err("it sets a path that does not begin with /".to_owned()),
         // The node is asked for the path of the request.
         None if request.upstream.target.is_empty() => return Ok(()),
@@ -132,15 +101,4 @@ fn set_target(cx: &mut RequestCx<'_>, path: Option<&[u8]>) -> Result<(), String>
     }
     request.upstream.target = target;
     Ok(())
-}
-
-fn encode_path(path: &[u8], out: &mut Vec<u8>) {
-    for byte in path {
-        if byte.is_ascii_alphanumeric() || b"/-._~:@!$&'()*+,;=".contains(byte) {
-            out.push(*byte);
-        } else {
-            let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0').to_ascii_uppercase() as u8;
-            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
-        }
-    }
 }

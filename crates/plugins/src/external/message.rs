@@ -47,7 +47,7 @@ pub(super) type Pair = (Vec<u8>, Option<Vec<u8>>);
 #[derive(Debug)]
 pub(super) enum Runner {
     Reply(Reply),
-    /// It wants to know more before.
+    /// A wish to know more before.
     Wants(Wish),
     UnknownConf,
 }
@@ -62,7 +62,7 @@ pub(super) enum Wish {
 /// The runner's word about a request.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// It passes as it is.
+    /// No change.
     Pass,
     Stop {
         status: u16,
@@ -110,51 +110,40 @@ fn unexpected(kind: u8, body: &[u8]) -> String {
     format!("it has sent a message of an unexpected kind, {kind}")
 }
 
-/// A request as it is told to the runner.
-pub(super) struct Call {
-    fields: Vec<Field>,
-}
-
-impl Call {
-    pub(super) fn of(cx: &RequestCx<'_>, id: u32, token: u32) -> Self {
-        let request = cx.request();
-        let address = match cx.client().addr {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        let method = METHODS.iter().position(|name| name.as_bytes() == request.method_bytes());
-        let target = &request.upstream.target;
-        let path = match target.iter().position(|byte| *byte == b'?') {
-            _ if target.is_empty() => request.path(),
-            Some(end) => target.get(..end).unwrap_or_default(),
-            None => target,
-        };
-        let argument = |(name, value): (&[u8], Argument<'_>)| match value {
-            Argument::Flag => entry(name, None),
-            Argument::Value(value) => entry(name, Some(value)),
-        };
-        let arguments = request.arguments().map(argument).collect();
-        let host = Some(&*request.upstream.host).filter(|host| !host.is_empty());
-        let header = |(name, value): (&[u8], &[u8])| {
-            let is_host = name.eq_ignore_ascii_case(b"host");
-            entry(&name.to_ascii_lowercase(), Some(host.filter(|_| is_host).unwrap_or(value)))
-        };
-        let headers = request.head.fields.iter(request.buffer.bytes()).map(header).collect();
-        let fields = vec![
-            Field::Int(id),
-            Field::Bytes(address),
-            method.map_or(Field::None, |number| Field::Byte(number as u8)),
-            Field::Bytes(path.to_vec()),
-            Field::Tables(arguments),
-            Field::Tables(headers),
-            Field::Int(token),
-        ];
-        Self { fields }
-    }
-
-    pub(super) fn encode(self) -> Vec<u8> {
-        encode(self.fields)
-    }
+/// The message that tells the runner a request.
+pub(super) fn call(cx: &RequestCx<'_>, id: u32, token: u32) -> Vec<u8> {
+    let request = cx.request();
+    let address = match cx.client().addr {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let method = METHODS.iter().position(|name| name.as_bytes() == request.method_bytes());
+    let target = &request.upstream.target;
+    let path = match target.iter().position(|byte| *byte == b'?') {
+        _ if target.is_empty() => request.path(),
+        Some(end) => target.get(..end).unwrap_or_default(),
+        None => target,
+    };
+    let argument = |(name, value): (&[u8], Argument<'_>)| match value {
+        Argument::Flag => entry(name, None),
+        Argument::Value(value) => entry(name, Some(value)),
+    };
+    let arguments = request.arguments().map(argument).collect();
+    let host = Some(&*request.upstream.host).filter(|host| !host.is_empty());
+    let header = |(name, value): (&[u8], &[u8])| {
+        let is_host = name.eq_ignore_ascii_case(b"host");
+        entry(&name.to_ascii_lowercase(), Some(host.filter(|_| is_host).unwrap_or(value)))
+    };
+    let headers = request.head.fields.iter(request.buffer.bytes()).map(header).collect();
+    encode(vec![
+        Field::Int(id),
+        Field::Bytes(address),
+        method.map_or(Field::None, |number| Field::Byte(number as u8)),
+        Field::Bytes(path.to_vec()),
+        Field::Tables(arguments),
+        Field::Tables(headers),
+        Field::Int(token),
+    ])
 }
 
 /// Reads a message about a request.

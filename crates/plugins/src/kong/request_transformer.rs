@@ -406,10 +406,7 @@ impl Changed {
         }
         for (field, value) in changes.replace.iter().zip(&mut values) {
             if field.is_host {
-                let upstream = &mut cx.request_mut().upstream;
-                upstream.host.clear();
-                upstream.host.extend_from_slice(value);
-                upstream.host_wins = true;
+                cx.request_mut().upstream.set_host(value);
             } else if has(cx, &field.name) {
                 cx.request_mut().set_field(&field.name, value);
             }

@@ -106,7 +106,7 @@ fn is_plain(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks::<8>();
     let marked = words.iter().fold(0, |marked, word| marked | marks(u64::from_le_bytes(*word)));
     let last = match text.last_chunk::<8>() {
-        // It may have bytes of the word before, which are looked at twice.
+        // Bytes of the word before may be among these, and are looked at twice.
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(ONES * u64::from(b' '), |word, byte| word << 8 | u64::from(*byte)),
     };

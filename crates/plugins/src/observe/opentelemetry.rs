@@ -11,7 +11,7 @@ use weir_config::{Code, Diagnostic, Node};
 use weir_expr::{Value, Variable};
 use weir_plugin::{
     CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, NodeAddress, PerRequest, Phases, Plugin, RequestCx,
-    Service, ServiceOptions, Try, View,
+    Service, ServiceOptions, Try, View, hostname,
 };
 use weir_telemetry::reports::{Channel, ChannelOptions, Check};
 use weir_wire::name::{FieldName, Known};
@@ -194,8 +194,7 @@ additional_header_prefix_attributes: ['x-shop-*']
         Some(Compiled::build(move |build| {
             let metadata = build.metadata::<Metadata>()?;
             let exporter = Exporter::new(&metadata)?;
-            let hostname = hostname();
-            let options = exporter.channel(&metadata, &hostname, build.product);
+            let options = exporter.channel(&metadata, hostname(), build.product);
             Ok(Tracing {
                 sampler,
                 variables: variables.into(),
@@ -209,11 +208,6 @@ additional_header_prefix_attributes: ['x-shop-*']
             })
         }))
     }
-}
-
-fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 /// The collector and the resource, as the metadata says.

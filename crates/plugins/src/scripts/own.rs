@@ -1,12 +1,11 @@
 //! People's own plugins: files in Lua in the form of APISIX's plugins.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use schemars::Schema;
 use weir_config::{Code, Diagnostic, Node, Scope};
-use weir_plugin::host::{CredentialChange, Definition, Instance, Prepared};
-use weir_plugin::{BuildCx, Compiled, Credentials, Phases};
+use weir_plugin::host::{Definition, Instance, Prepared};
+use weir_plugin::{BuildCx, Compiled, Phases};
 use weir_script::{Form, Hook, Module, Script};
 
 /// The folder of plugins under one that `scripts.folders` names, as with APISIX's `extra_lua_path`.
@@ -72,26 +71,6 @@ impl Definition for OwnPlugin {
         self.module.as_ref().map_or(Phases::NONE, |module| module.phases)
     }
 
-    fn is_auth(&self) -> bool {
-        false
-    }
-
-    fn is_for_streams(&self) -> bool {
-        false
-    }
-
-    fn prefers_route(&self) -> bool {
-        false
-    }
-
-    fn encrypted(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn private_keys(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn doc(&self) -> &'static str {
         "A plugin in Lua."
     }
@@ -105,26 +84,13 @@ impl Definition for OwnPlugin {
         schema.and_then(|schema| schema.try_into().ok()).unwrap_or_default()
     }
 
-    fn consumer_schema(&self) -> Option<Schema> {
-        None
-    }
-
-    fn metadata_schema(&self) -> Option<Schema> {
-        None
-    }
-
     fn check(&self, scope: Scope, conf: &Node) -> (Vec<Diagnostic>, Option<Prepared>) {
         let fault = |text: String| {
             let text = format!("{}: {text}", self.path.display()).into();
             (vec![Diagnostic::error(conf.mark, "", Code::PluginRule { text })], None)
         };
-        match scope {
-            Scope::Metadata => return (vec![Diagnostic::warning(conf.mark, "", Code::NoMetadata)], None),
-            Scope::StreamRoute => {
-                let what = format!("the plugin {}", self.name);
-                return (vec![Diagnostic::error(conf.mark, "", Code::NotOnStreams { what })], None);
-            }
-            Scope::Consumer | Scope::Route | Scope::GlobalRule => {}
+        if let Some(found) = super::out_of_place(self.name, scope, conf) {
+            return (vec![found], None);
         }
         if let Err(reason) = &self.module {
             return fault(reason.clone());
@@ -143,9 +109,5 @@ impl Definition for OwnPlugin {
 
     fn build(&self, prepared: Prepared, cx: &BuildCx<'_>) -> Result<Instance, Diagnostic> {
         prepared.build(cx).map_err(|fault| Diagnostic::error(cx.conf.mark, fault.path, *fault.code))
-    }
-
-    fn credentials(&self, _: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
-        Ok(Arc::new(()))
     }
 }

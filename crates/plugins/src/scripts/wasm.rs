@@ -1,14 +1,13 @@
 //! People's own filters in WebAssembly, as plugins with the configuration that APISIX gives them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_config::{Code, Diagnostic, Node, Scope};
-use weir_plugin::host::{CredentialChange, Definition, Instance, Prepared};
-use weir_plugin::{BuildCx, Compiled, Credentials, Phases};
+use weir_plugin::host::{Definition, Instance, Prepared};
+use weir_plugin::{BuildCx, Compiled, Phases};
 use weir_script::Services;
 use weir_wasm::{Filter, RequestPhase, Wasm};
 
@@ -86,26 +85,6 @@ impl Definition for FilterPlugin {
         Wasm::phases_of(self.filter, self.phase)
     }
 
-    fn is_auth(&self) -> bool {
-        false
-    }
-
-    fn is_for_streams(&self) -> bool {
-        false
-    }
-
-    fn prefers_route(&self) -> bool {
-        false
-    }
-
-    fn encrypted(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn private_keys(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn doc(&self) -> &'static str {
         "A filter in WebAssembly."
     }
@@ -118,22 +97,9 @@ impl Definition for FilterPlugin {
         weir_config::schema::json_schema::<Conf>()
     }
 
-    fn consumer_schema(&self) -> Option<Schema> {
-        None
-    }
-
-    fn metadata_schema(&self) -> Option<Schema> {
-        None
-    }
-
     fn check(&self, scope: Scope, conf: &Node) -> (Vec<Diagnostic>, Option<Prepared>) {
-        match scope {
-            Scope::Metadata => return (vec![Diagnostic::warning(conf.mark, "", Code::NoMetadata)], None),
-            Scope::StreamRoute => {
-                let what = format!("the plugin {}", self.filter.name());
-                return (vec![Diagnostic::error(conf.mark, "", Code::NotOnStreams { what })], None);
-            }
-            Scope::Consumer | Scope::Route | Scope::GlobalRule => {}
+        if let Some(found) = super::out_of_place(self.filter.name(), scope, conf) {
+            return (vec![found], None);
         }
         let text = match weir_config::schema::read::<Conf>(conf) {
             Ok(Conf { conf: Given::Text(text) }) => text,
@@ -149,10 +115,6 @@ impl Definition for FilterPlugin {
 
     fn build(&self, prepared: Prepared, cx: &BuildCx<'_>) -> Result<Instance, Diagnostic> {
         prepared.build(cx).map_err(|fault| Diagnostic::error(cx.conf.mark, fault.path, *fault.code))
-    }
-
-    fn credentials(&self, _: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
-        Ok(Arc::new(()))
     }
 }
 

@@ -219,7 +219,6 @@ impl PartsDraft {
     fn build(self, build: &weir_plugin::BuildCx<'_>) -> Result<Parts, Invalid> {
         let has_batcher = self.settings.as_ref().is_some_and(|settings| settings.batching.is_some());
         let authoriser = self.settings.map(|settings| settings.build(&self.names.id, build)).transpose()?;
-        let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Ok(Parts {
             authoriser,
             oidc: self.oidc.map(|oidc| oidc.build(build)).transpose()?,
@@ -231,7 +230,7 @@ impl PartsDraft {
             target: self.target,
             secret: self.secret,
             debug_secret: self.debug_secret,
-            host_name: host_name.trim().as_bytes().into(),
+            host_name: weir_plugin::hostname().as_bytes().into(),
             has_batcher,
             fields: Fields::new(),
         })

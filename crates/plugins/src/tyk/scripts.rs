@@ -130,7 +130,7 @@ impl Plugin for Scripts {
 
     fn wait_limit(&self) -> Option<Duration> {
         // Each call has a limit of its own, within which it is answered.
-        Some(self.runner.time * (2 * u32::try_from(self.middleware.len()).unwrap_or(1) + 1))
+        Some(self.runner.time() * (2 * u32::try_from(self.middleware.len()).unwrap_or(1) + 1))
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {

@@ -6,7 +6,7 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::query::Argument;
 
-use super::{editable, exchange, is_of_gateway, keep, name_of, texts};
+use super::{editable, exchange, keep, name_of, texts};
 use crate::call;
 use crate::hook::Identity;
 
@@ -44,7 +44,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
                 return set_host(values.as_deref().and_then(|values| values.first()));
             }
             // Of what frames the message nothing is left to remove.
-            if values.is_none() && is_of_gateway(&name) {
+            if values.is_none() && name.is_framing() {
                 return Ok(());
             }
             let name = editable(&lua.create_string(name.text())?)?;
@@ -101,10 +101,7 @@ fn set_host(host: Option<&LuaString>) -> Result<()> {
     }
     exchange(|x| {
         let mut cx = x.as_request();
-        let upstream = &mut cx.request_mut().upstream;
-        upstream.host.clear();
-        upstream.host.extend_from_slice(&host);
-        upstream.host_wins = true;
+        cx.request_mut().upstream.set_host(&host);
     })
 }
 

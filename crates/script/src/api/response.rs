@@ -4,7 +4,7 @@ use mlua::{Error, Lua, LuaString, Result, Table, Value};
 use weir_plugin::Origin;
 
 use super::request::all;
-use super::{editable, exchange, is_of_gateway, name_of, text_of, texts};
+use super::{editable, exchange, name_of, text_of, texts};
 use crate::call;
 use crate::hook::Hook;
 
@@ -53,7 +53,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
         lua.create_function(|lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = name_of(&name)?;
-            if values.is_none() && is_of_gateway(&name) {
+            if values.is_none() && name.is_framing() {
                 return Ok(());
             }
             let name = editable(&lua.create_string(name.text())?)?;

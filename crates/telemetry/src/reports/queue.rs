@@ -225,15 +225,8 @@ impl Queue {
         Some(batch)
     }
 
-    /// Takes in what became of a batch: how many of its records were lost on the way, or why it was not sent. Gives its
-    /// body, emptied, once it was sent.
-    pub(super) fn end(
-        &mut self,
-        mut batch: Batch,
-        result: Result<u64, String>,
-        now: Instant,
-        held: &mut usize,
-    ) -> Option<Vec<u8>> {
+    /// Takes in what became of a batch: how many of its records were lost on the way, or why it was not sent.
+    pub(super) fn end(&mut self, mut batch: Batch, result: Result<u64, String>, now: Instant, held: &mut usize) {
         self.is_sending = false;
         let name = &self.shared.options.name;
         let counts = &self.shared.counts;
@@ -250,9 +243,7 @@ impl Queue {
                 {
                     spill.remove_first();
                 }
-                self.let_go(&batch, held);
-                batch.body.clear();
-                return Some(batch.body);
+                return self.let_go(&batch, held);
             }
             Err(error) => error,
         };
@@ -275,17 +266,6 @@ impl Queue {
             }
         }
         self.not_before = Some(now + pause);
-        None
-    }
-
-    /// True if the next record begins a batch whose body has no memory yet.
-    pub(super) fn lacks_body(&self) -> bool {
-        self.open.records == 0 && self.open.body.capacity() == 0
-    }
-
-    /// Gives the next batch a body, which is empty.
-    pub(super) fn use_body(&mut self, body: Vec<u8>) {
-        self.open.body = body;
     }
 
     /// The pause after as many failures as there were: twice as long each time.

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
@@ -45,7 +45,8 @@ pub(crate) struct Runner {
 struct State {
     /// The process, and true once it is to end.
     running: Mutex<(Option<Pid>, bool)>,
-    ends: Condvar,
+    /// Signalled by a change of either.
+    changed: Condvar,
 }
 
 impl Runner {
@@ -55,16 +56,17 @@ impl Runner {
     /// The program cannot be started.
     pub(crate) fn start(settings: &Settings) -> anyhow::Result<Option<Self>> {
         let runner = &settings.ext_plugin;
-        let Some(program) = runner.command.first().filter(|_| runner.socket.is_empty()).cloned() else {
+        let (Some(socket), "", Some((program, arguments))) =
+            (socket(settings), runner.socket.as_str(), runner.command.split_first())
+        else {
             return Ok(None);
         };
+        let (program, arguments) = (program.clone(), arguments.to_vec());
         std::fs::DirBuilder::new()
             .mode(0o700)
             .recursive(true)
             .create(folder())
             .context("cannot make a folder for the runner's socket")?;
-        let arguments: Vec<String> = runner.command.iter().skip(1).cloned().collect();
-        let socket = folder().join("runner.sock");
         let start = move || {
             // The socket of one that has ended.
             let _ = std::fs::remove_file(&socket);
@@ -80,37 +82,41 @@ impl Runner {
         };
         let first = start()?;
         let state = Arc::new(State::default());
-        state.set(Some(&first));
+        state.running().0 = pid(&first);
         let kept = Arc::clone(&state);
         let thread = thread::Builder::new().name("weir-runner".to_owned()).spawn(move || kept.keep(first, start))?;
         Ok(Some(Self { state, thread: Some(thread) }))
     }
 }
 
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
 impl State {
-    fn set(&self, child: Option<&Child>) {
-        let pid = child.and_then(|child| i32::try_from(child.id()).ok()).and_then(Pid::from_raw);
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).0 = pid;
+    fn running(&self) -> MutexGuard<'_, (Option<Pid>, bool)> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the runner to end and starts it again, until it is to end for good.
     fn keep(&self, mut child: Child, start: impl Fn() -> anyhow::Result<Child>) {
         loop {
-            let outputs = [child.stdout.take().map(log_lines), child.stderr.take().map(log_lines)];
+            // These threads end with the output.
+            let _outputs = [child.stdout.take().map(log_lines), child.stderr.take().map(log_lines)];
             let status = child.wait();
-            self.set(None);
-            // Output ends with the process, or goes on in one that it has started.
-            drop(outputs);
+            let mut running = self.running();
+            running.0 = None;
+            self.changed.notify_all();
             loop {
-                let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                let waited = self.ends.wait_timeout_while(running, PAUSE, |(_, ends)| !*ends);
-                if waited.is_ok_and(|(running, _)| running.1) {
+                let waited = self.changed.wait_timeout_while(running, PAUSE, |(_, ends)| !*ends);
+                running = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if running.1 {
                     return;
                 }
                 match start() {
                     Ok(next) => {
                         tracing::warn!(ended = ?status.as_ref().ok(), "the runner of external plugins has ended: another one is started");
-                        self.set(Some(&next));
+                        running.0 = pid(&next);
                         child = next;
                         break;
                     }
@@ -119,29 +125,21 @@ impl State {
             }
         }
     }
-
-    /// Asks the runner to end; true if there is one.
-    fn signal(&self, signal: Signal) -> bool {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.1 = true;
-        self.ends.notify_all();
-        running.0.is_some_and(|pid| kill_process(pid, signal).is_ok())
-    }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        let until = Instant::now() + PATIENCE;
-        self.state.signal(Signal::TERM);
-        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            if Instant::now() >= until {
-                self.state.signal(Signal::KILL);
-                break;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        let mut running = self.state.running();
+        running.1 = true;
+        self.state.changed.notify_all();
+        let signal = |pid: Option<Pid>, signal| pid.map(|pid| kill_process(pid, signal));
+        let _ = signal(running.0, Signal::TERM);
+        let waited = self.state.changed.wait_timeout_while(running, PATIENCE, |(pid, _)| pid.is_some());
+        let running = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let _ = signal(running.0, Signal::KILL);
+        drop(running);
         if let Some(thread) = self.thread.take() {
-            // It ends with the process that it waits for.
+            // The process that it waits for has ended.
             let _ = thread.join();
         }
         let _ = std::fs::remove_dir_all(folder());

@@ -395,6 +395,22 @@ impl Gateway {
         AnyClient::connect(self.protocol, self.addr)
     }
 
+    /// Sends a request to a host: its line without the version, field lines after it, and after an empty line a body. A Host that
+    /// is among the fields takes precedence.
+    pub(crate) fn send_to(&self, host: &str, request: &str) -> Response {
+        let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
+        let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
+        let mut text = format!("{line} HTTP/1.1\r\n");
+        if !fields.to_ascii_lowercase().contains("host:") {
+            text.push_str(&format!("Host: {host}\r\n"));
+        }
+        fields.lines().for_each(|field| text.push_str(&format!("{field}\r\n")));
+        if request.contains("\n\n") {
+            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        self.client().request(format!("{text}\r\n{body}"))
+    }
+
     /// `GET path` on a connection of its own, over the protocol that its clients speak.
     pub(crate) fn get(&self, path: &str) -> Response {
         self.caller().get(path)

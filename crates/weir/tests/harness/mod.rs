@@ -29,7 +29,7 @@ pub(crate) use kafka::Kafka;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
-pub(crate) use process::{Process, binary, companion, program, put_program, repository, timed};
+pub(crate) use process::{Process, binary, companion, made_with_go, program, put_program, repository, timed};
 pub(crate) use receiver::Receiver;
 pub(crate) use redis::{Redis, RedisCluster, Sentinels};
 pub(crate) use relay::Relay;

@@ -123,6 +123,19 @@ pub(crate) fn companion(name: &str) -> PathBuf {
     file
 }
 
+/// A program in Go, or what is built with it, which `tools/install-test-deps` puts there where Go is; `None` without Go, for
+/// tests that then say so and do nothing.
+pub(crate) fn made_with_go(name: &str) -> Option<PathBuf> {
+    let file = repository().join("target/test-tools").join(name);
+    if !file.exists() {
+        let has_go = Command::new("go").arg("version").output().is_ok();
+        assert!(!has_go, "Go is here, but {name} is not: run tools/install-test-deps");
+        eprintln!("no Go, no {name}: its tests are skipped");
+        return None;
+    }
+    Some(file)
+}
+
 /// The root of the repository.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

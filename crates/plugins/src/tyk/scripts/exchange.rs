@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_plugin::{Flow, Request, RequestCx};
 use weir_wire::name::FieldName;
-use weir_wire::query::{self, Argument};
+use weir_wire::query::Argument;
 
 use crate::tyk::batch::canonical;
 use crate::tyk::body;
@@ -156,25 +156,10 @@ impl Returned {
         let returned = &self.request;
         let set = returned.add_params.iter().flatten();
         let removed = returned.delete_params.iter().flatten().chain(set.clone().map(|(name, _)| name));
-        for name in removed {
-            cx.request_mut().retain_arguments(|argument| !crate::query::has_name(argument, name.as_bytes()));
-        }
         let more = returned.extended_params.iter().flatten();
         let more = more.flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
-        let added: Vec<(&String, &String)> = set.chain(more).collect();
-        if added.is_empty() {
-            return;
-        }
-        let mut whole = cx.request().query().unwrap_or_default().to_vec();
-        for (name, value) in added {
-            if !whole.is_empty() {
-                whole.push(b'&');
-            }
-            query::encode(name.as_bytes(), &mut whole);
-            whole.push(b'=');
-            query::encode(value.as_bytes(), &mut whole);
-        }
-        cx.request_mut().set_query(&whole);
+        let added = set.chain(more).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        cx.request_mut().replace_arguments(removed.map(String::as_bytes), added);
     }
 
     /// The URL of the script, where it has changed the path.

@@ -25,18 +25,15 @@ const MEMORY: usize = 32 << 20;
 pub(super) struct Compiled {
     program: Arc<Program>,
     entry: Entry,
+    /// The API as scripts see it, in JSON.
     config: String,
+    /// Longest time of a call.
     time: Duration,
 }
 
 /// The means to call the scripts of an API.
 pub(super) struct Runner {
-    program: Arc<Program>,
-    entry: Entry,
-    /// The API as scripts see it, in JSON.
-    config: String,
-    /// Longest time of a call.
-    pub(super) time: Duration,
+    scripts: Compiled,
     fetch: Fetch,
 }
 
@@ -59,8 +56,7 @@ impl Compiled {
     }
 
     pub(super) fn build(self, build: &BuildCx<'_>) -> Runner {
-        let Self { program, entry, config, time } = self;
-        Runner { program, entry, config, time, fetch: Fetch::new(build.network) }
+        Runner { scripts: self, fetch: Fetch::new(build.network) }
     }
 }
 
@@ -70,11 +66,16 @@ pub(super) fn wait(cx: &RequestCx<'_>) -> Flow {
 }
 
 impl Runner {
+    /// Longest time of a call.
+    pub(super) fn time(&self) -> Duration {
+        self.scripts.time
+    }
+
     /// Calls one of the names with a request and a session; its result in JSON.
     pub(super) async fn run(&self, name: &str, request: &Value, session: &Value) -> Result<String, String> {
-        let arguments = [request.to_string(), session.to_string(), self.config.clone()];
+        let arguments = [request.to_string(), session.to_string(), self.scripts.config.clone()];
         // A call waits for a thread as long as it may run; a script within one long step is ended behind that step.
-        match weir_runtime::timeout(self.time * 2, self.call(name, arguments)).await {
+        match weir_runtime::timeout(self.time() * 2, self.call(name, arguments)).await {
             Some(Ok(text)) => Ok(text),
             Some(Err(fault)) => Err(fault.to_string()),
             None => Err(Fault::Time.to_string()),
@@ -84,7 +85,7 @@ impl Runner {
     /// Calls a script, and meanwhile makes the requests that it wants.
     async fn call(&self, name: &str, arguments: [String; 3]) -> Result<String, Fault> {
         let (host, mut requests) = mpsc::channel::<HostRequest>(1);
-        let (program, entry) = (Arc::clone(&self.program), self.entry);
+        let (program, entry) = (Arc::clone(&self.scripts.program), self.scripts.entry);
         let call = Call { program, entry, name: name.to_owned(), arguments, host };
         let mut outcome = pin!(Engine::global().call(call)?);
         loop {
@@ -95,7 +96,7 @@ impl Runner {
             match next.await {
                 Ok(outcome) => return outcome.unwrap_or(Err(Fault::Busy)),
                 Err(request) => {
-                    let answer = weir_runtime::timeout(self.time, self.fetch.answer(&request.request)).await;
+                    let answer = weir_runtime::timeout(self.time(), self.fetch.answer(&request.request)).await;
                     // A script that was ended waits no longer.
                     let _ = request.reply.try_send(answer.unwrap_or_else(|| fetch::failed("no answer in time")));
                 }

@@ -159,7 +159,7 @@ impl Plugin for Endpoints {
 
     fn wait_limit(&self) -> Option<Duration> {
         // The call has a limit of its own, within which it is answered.
-        Some(self.runner.time * 3)
+        Some(self.runner.time() * 3)
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
