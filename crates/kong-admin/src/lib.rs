@@ -16,6 +16,7 @@
     reason = "the bans guard the path of a request; nothing here is on it"
 )]
 
+mod acme;
 mod api;
 mod body;
 mod config;

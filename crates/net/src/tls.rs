@@ -2,6 +2,7 @@
 
 pub mod authorities;
 pub mod client;
+pub mod issued;
 pub mod pem;
 pub mod stream;
 pub mod words;

@@ -4,6 +4,7 @@
 //! others `access`, so that the whole order is Kong's and what stands at a consumer takes effect below authentication.
 
 mod acl;
+mod acme;
 mod answers;
 mod arguments;
 mod aws_lambda;
@@ -71,6 +72,7 @@ use weir_plugin::host::Definition;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &acl::Acl,
+        &acme::Acme,
         &answers::Answers,
         &aws_lambda::AwsLambda,
         &azure_functions::AzureFunctions,

@@ -1,5 +1,6 @@
 //! The process: its start and end, signals, upgrades, systemd, descriptors, logs and memory.
 
+pub(crate) mod acme;
 pub(crate) mod control;
 pub(crate) mod descriptors;
 pub(crate) mod drain;

@@ -132,6 +132,12 @@ const CREDENTIALS: [(&str, &str); 6] = [
 
 /// The text of the example of a plugin: `examples/kong/NAME.yml`.
 fn example(name: &str, conf: &Value) -> String {
+    if name == "acme" {
+        return format!(
+            "# acme of Kong: weir run examples/kong/acme.yml\n_format_version: \"3.0\"\nservices:\n- name: orders\n  \
+             url: http://127.0.0.1:8080\n  routes:\n  - {{name: orders, paths: [/]}}\nplugins:\n- name: acme\n  config: {conf}\n"
+        );
+    }
     let consumers = CREDENTIALS.iter().find(|(plugin, _)| *plugin == name);
     let consumers = consumers.map(|(_, held)| format!("consumers:\n- username: alice\n  {held}\n")).unwrap_or_default();
     format!(

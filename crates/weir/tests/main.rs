@@ -62,6 +62,7 @@ mod imports;
 mod interop;
 mod kafka;
 mod kong;
+mod kong_acme;
 mod kong_admin;
 mod kong_client_certificates;
 mod kong_conf;

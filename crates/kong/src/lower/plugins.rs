@@ -435,6 +435,13 @@ fn scope(document: &Document, plugin: &Entity, found: &mut Vec<Diagnostic>) -> O
         found.push(plugin.fault("ordering", text));
         return None;
     }
+    if name == "acme"
+        && let Some((field, _)) =
+            [("service", service), ("route", route)].into_iter().find(|(_, given)| given.is_some())
+    {
+        found.push(plugin.fault(field, "value must be null"));
+        return None;
+    }
     if consumer.is_some() && group.is_some() {
         found.push(plugin.fault("consumer_group", "a plugin is for a consumer or for a consumer group, not for both"));
         return None;

@@ -1,6 +1,8 @@
 //! Parsing of certificates as far as needed. rustls supports only X.509 version 3 (RFC 5280); `openssl x509 -req`
 //! without extensions creates version 1, which nginx and APISIX accept.
 
+use std::time::Duration;
+
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime};
@@ -58,6 +60,15 @@ impl<'a> Certificate<'a> {
         Some(Self { signed: signed.whole, has_version, issuer, validity, key, algorithm, signature })
     }
 
+    /// The times between which it holds, since 1970.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn validity(&self) -> Result<(Duration, Duration), Error> {
+        let validity: Validity = Validity::from_der(self.validity).map_err(|_| CertificateError::BadEncoding)?;
+        Ok((validity.not_before.to_unix_duration(), validity.not_after.to_unix_duration()))
+    }
+
     /// True for X.509 version 1.
     #[must_use]
     pub fn is_version_one(&self) -> bool {
@@ -100,10 +111,10 @@ impl<'a> Certificate<'a> {
         if !issuers.any(good) {
             return Err(CertificateError::BadSignature.into());
         }
-        let validity: Validity = Validity::from_der(self.validity).map_err(|_| CertificateError::BadEncoding)?;
+        let (not_before, not_after) = self.validity()?;
         match now.as_secs() {
-            now if now < validity.not_before.to_unix_duration().as_secs() => Err(CertificateError::NotValidYet.into()),
-            now if now > validity.not_after.to_unix_duration().as_secs() => Err(CertificateError::Expired.into()),
+            now if now < not_before.as_secs() => Err(CertificateError::NotValidYet.into()),
+            now if now > not_after.as_secs() => Err(CertificateError::Expired.into()),
             _ => Ok(()),
         }
     }

@@ -419,6 +419,11 @@ impl Redis {
         });
     }
 
+    /// The settings, for a client of another thread.
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.shared.settings
+    }
+
     /// The beginning of its keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix

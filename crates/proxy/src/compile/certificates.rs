@@ -15,7 +15,7 @@ use weir_config::{
 use weir_net::tls::client::{self, Alpn, Setup, SetupKey};
 
 use super::Faults;
-use crate::tls::server::{Host, Hosts};
+use crate::tls::server::{Host, Hosts, Sessions};
 use crate::upstream::Protocol;
 
 /// TLS settings and the certificates and setups that outlive a configuration.
@@ -73,7 +73,10 @@ impl Certificates {
         let ssls = ssls.into_iter().map(|listed| &*listed.item);
         let items = || ssls.clone().filter(|ssl| ssl.r#type == SslType::Server && ssl.status != Status::Disabled);
         let unconfigured = if items().next().is_none() { self.self_signed(&mut kept, faults) } else { None };
-        let mut hosts = Hosts::new(&self.fallback_sni, self.mtls_hosts_on_http, unconfigured);
+        // Without tickets, sessions of such certificates begin anew each time.
+        let tickets = self.shared_tickets(&mut kept).unwrap_or_default();
+        let issued = Sessions { protocols: self.protocols.clone(), tickets };
+        let mut hosts = Hosts::new(&self.fallback_sni, self.mtls_hosts_on_http, unconfigured, issued);
         for ssl in items() {
             let host = self.host(&mut kept, ssl).map(Some).unwrap_or_else(|(field, reason)| {
                 let path = format!("{}.{field}", ssl.origin.path);

@@ -70,9 +70,9 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker, offer: Offer) -> 
         Hello::Tls(sni, received) => (sni, received),
         Hello::PlainHttp(received) => return Err(NoSession::PlainHttp(socket, received)),
     };
-    let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
-    let asked = host.as_ref().is_some_and(|host| host.asks());
-    let Some(config) = host.and_then(|host| host.config(offer)) else {
+    let shown = worker.current().and_then(|local| local.snapshot.tls.shown(sni.as_deref(), offer));
+    let asked = shown.as_ref().is_some_and(|shown| shown.asks);
+    let Some(config) = shown.and_then(|shown| shown.config) else {
         // The client may be gone already.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
         let reason = match sni {

@@ -34,6 +34,24 @@ pub(crate) struct Hosts {
     asks_clients: bool,
     /// True when such hosts are served without TLS as well.
     open_on_http: bool,
+    /// Versions and tickets of sessions with certificates that are issued while the gateway runs.
+    issued: Sessions,
+}
+
+/// Versions and tickets of sessions.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sessions {
+    pub(crate) protocols: Vec<SslProtocol>,
+    pub(crate) tickets: Option<Arc<dyn ProducesTickets>>,
+}
+
+/// The certificate that is shown to a client.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// Configuration of the handshake; `None` while a certificate is not there: then none for its names is accepted.
+    pub(crate) config: Option<Arc<ServerConfig>>,
+    /// True if the client is asked for a certificate that nobody has verified yet.
+    pub(crate) asks: bool,
 }
 
 /// The certificates of one item, ready for handshakes.
@@ -97,9 +115,9 @@ impl From<Denied> for Reject {
 }
 
 impl Hosts {
-    pub(crate) fn new(fallback: &str, open_on_http: bool, unconfigured: Option<Arc<Host>>) -> Self {
+    pub(crate) fn new(fallback: &str, open_on_http: bool, unconfigured: Option<Arc<Host>>, issued: Sessions) -> Self {
         let fallback = Some(fallback).filter(|name| !name.is_empty()).map(|name| name.to_ascii_lowercase().into());
-        Self { fallback, open_on_http, unconfigured, ..Self::default() }
+        Self { fallback, open_on_http, unconfigured, issued, ..Self::default() }
     }
 
     /// Adds a name of `host`; false when another item has it already.
@@ -119,8 +137,33 @@ impl Hosts {
         self.unconfigured.is_some()
     }
 
+    /// The certificate that a client is shown: that of the configuration for its SNI, one that was issued for it since, or
+    /// what stands for all names.
+    pub(crate) fn shown(&self, sni: Option<&str>, offer: Offer) -> Option<Shown> {
+        if let Some(name) = sni
+            && let Some(config) = self.issued_for(name, offer)
+        {
+            return Some(Shown { config: Some(config), asks: false });
+        }
+        let host = self.for_client(sni)?;
+        Some(Shown { config: host.config(offer), asks: host.asks })
+    }
+
+    fn issued_for(&self, name: &str, offer: Offer) -> Option<Arc<ServerConfig>> {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        if self.named(&name).is_some() {
+            return None;
+        }
+        let key = tls::issued::certificate(&name)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(tls::provider()))
+            .with_protocol_versions(versions(&self.issued.protocols))
+            .ok()?;
+        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![key])));
+        Host::ready(config, self.issued.tickets.clone(), None).config(offer)
+    }
+
     /// The certificates for a client's SNI.
-    pub(crate) fn for_client(&self, sni: Option<&str>) -> Option<&Arc<Host>> {
+    fn for_client(&self, sni: Option<&str>) -> Option<&Arc<Host>> {
         if let Some(host) = &self.unconfigured {
             return Some(host);
         }
@@ -133,8 +176,12 @@ impl Hosts {
 
     /// The certificates for a name in lower case: its own, those for all names beside it, those for all names.
     fn find(&self, name: &str) -> Option<&Arc<Host>> {
-        let name = name.trim_end_matches('.');
-        self.exact.get(name).or_else(|| self.wildcard.get(name.split_once('.')?.1)).or(self.any.as_ref())
+        self.named(name.trim_end_matches('.')).or(self.any.as_ref())
+    }
+
+    /// The certificates for a name in lower case: its own, or those for all names beside it.
+    fn named(&self, name: &str) -> Option<&Arc<Host>> {
+        self.exact.get(name).or_else(|| self.wildcard.get(name.split_once('.')?.1))
     }
 
     /// Checks that a request for `host` (in lower case) and `path` may be served on a connection with the server name
@@ -266,13 +313,8 @@ impl Host {
         Self { config: Some(Arc::new(config)), config_with_http2: Some(Arc::new(with_http2)), client, asks: false }
     }
 
-    /// True if clients are asked for certificates that nobody has verified yet.
-    pub(crate) fn asks(&self) -> bool {
-        self.asks
-    }
-
     /// Configuration of a handshake; `None` while a certificate is not there: then none for its names is accepted.
-    pub(crate) fn config(&self, offer: Offer) -> Option<Arc<ServerConfig>> {
+    fn config(&self, offer: Offer) -> Option<Arc<ServerConfig>> {
         match offer {
             Offer::Http1 => self.config.clone(),
             Offer::Http2 => self.config_with_http2.clone(),

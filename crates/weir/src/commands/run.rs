@@ -294,7 +294,10 @@ impl First {
         let (data, listing) = DataDir::open(settings, succeeds)?;
         let rules = match family_of(&listing, family, &data)? {
             FamilyArg::Apisix => Rules::of_store(settings),
-            FamilyArg::Kong => Rules::of_entities(settings),
+            FamilyArg::Kong => {
+                weir_acme::set_folder(data.folder.path().join("acme"));
+                Rules::of_entities(settings)
+            }
         };
         let first = State::first(&rules, listing).map_err(Failure::Refused)?;
         let (state, CompiledRules { snapshot, findings, .. }) = unless_worse(first, succeeds)?;

@@ -38,6 +38,7 @@ use weir_telemetry::metrics::Metrics;
 use weir_usage::Usage;
 
 use crate::discovery;
+use crate::process::acme;
 use crate::process::drain::{self, Drain};
 use crate::process::error_log::ErrorLog;
 use crate::process::handover::{Files, Predecessor, SharedFiles};
@@ -204,6 +205,7 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<Option<Keeper>> {
     let keeping = Keeping::new(gateway.keeper.take())?;
     let _runner = Runner::start(&gateway.settings)?;
+    acme::start(&gateway.settings);
     let bound = Bound::open(gateway)?;
     let mut running = Box::pin(bound.start(&keeping, predecessor)).await?;
     let end = running.until_end().await;
