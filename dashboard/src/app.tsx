@@ -17,6 +17,7 @@ import { Plugins } from './pages/plugins';
 import { Problems } from './pages/problems';
 import { NewPage, ResourcePage } from './pages/resource';
 import { Tail } from './pages/tail';
+import { Product, Products } from './pages/threescale';
 import { TYK, TykEntity, TykList } from './pages/tyk';
 import { Usage } from './pages/usage';
 import { go, href, usePlace } from './router';
@@ -169,6 +170,7 @@ function Frame() {
   }, []);
   const kong = info?.family === 'kong';
   const tyk = info?.family === 'tyk';
+  const threescale = info?.family === '3scale';
   const kind = page === 'list' || page === 'new' ? second : page === 'entity' ? second : page === 'resource' ? (place.path.includes('credentials') ? 'credentials' : second) : '';
   const link = (path: string[], icon: string, label: string, is: boolean, number?: number) => (
     <li key={label}><a href={href(path)} aria-current={is ? 'page' : undefined}><Icon name={icon} /><span>{label}</span>{number !== undefined && number > 0 && <span class="nav-count">{count(number)}</span>}</a></li>
@@ -183,7 +185,7 @@ function Frame() {
       </header>
       {open && <div class="shade" onClick={() => setOpen(false)} />}
       <nav class={`side ${open ? 'open' : ''}`} aria-label="Pages">
-        <div class="brand"><Logo /><div><strong>Weir{(kong || tyk) && <span class="family"> for {kong ? 'Kong' : 'Tyk'}</span>}</strong><div class="hint">{info ? `${info.host} · ${info.version}` : ''}</div></div></div>
+        <div class="brand"><Logo /><div><strong>Weir{(kong || tyk || threescale) && <span class="family"> for {kong ? 'Kong' : tyk ? 'Tyk' : '3scale'}</span>}</strong><div class="hint">{info ? `${info.host} · ${info.version}` : ''}</div></div></div>
         <ul>{TOOLS.map(([id, label]) => link(id === 'overview' ? [] : [id], id, label, page === id, id === 'problems' ? found : undefined))}</ul>
         {kong && (['Traffic', 'Callers', 'Security'] as const).map((group) => (
           <div key={group}>
@@ -197,7 +199,8 @@ function Frame() {
             <ul>{TYK.filter((one) => one.group === group).map((one) => link(['list', one.kind], one.icon, one.label, kind === one.kind))}</ul>
           </div>
         ))}
-        {!kong && !tyk && info && groups.map((group) => (
+        {threescale && <div><h2>Traffic</h2><ul>{link(['products'], 'services', 'Products', page === 'products' || page === 'product')}</ul></div>}
+        {!kong && !tyk && !threescale && info && groups.map((group) => (
           <div key={group}>
             <h2>{group}</h2>
             <ul>
@@ -240,6 +243,8 @@ function Content({ path, family }: { path: string[]; family?: string }) {
     if (!KONG.some((one) => one.kind === rest[0])) return <Lost />;
     return page === 'list' ? <KongList key={rest[0]} kind={rest[0]!} /> : <KongEntity key={rest.join('/')} kind={rest[0]!} id={page === 'entity' ? rest.slice(1).join('/') : undefined} />;
   }
+  if (family === '3scale' && page === 'products') return <Products />;
+  if (family === '3scale' && page === 'product') return <Product key={rest.join('/')} id={rest.join('/')} />;
   if ((kong || tyk) && ['resource', 'keys', 'history', 'plugins'].includes(page)) return <Lost />;
   switch (page) {
     case 'overview': return <Overview />;

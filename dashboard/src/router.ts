@@ -66,5 +66,12 @@ export function usePlace(): Place {
 }
 
 /** The page of a resource by its key. */
-export const resourceHref = (key: string, query: Record<string, string> = {}) =>
-  href(about.value?.family === 'tyk' ? ['entity', 'apis', ...key.split('/').slice(1)] : [about.value?.family === 'kong' ? 'entity' : 'resource', ...key.split('/')], query);
+export function resourceHref(key: string, query: Record<string, string> = {}) {
+  const [kind = '', ...rest] = key.split('/');
+  switch (about.value?.family) {
+    case 'tyk': return href(['entity', 'apis', ...rest], query);
+    case '3scale': return href(['product', ...rest], query);
+    case 'kong': return href(['entity', kind, ...rest], query);
+    default: return href(['resource', kind, ...rest], query);
+  }
+}

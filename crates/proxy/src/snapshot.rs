@@ -48,6 +48,8 @@ pub struct Snapshot {
     pub(crate) kept: Option<Kept>,
     /// True if every request is answered 503.
     pub(crate) refuses_all: bool,
+    /// Name of the family that the configuration is of.
+    pub(crate) family: &'static str,
 }
 
 /// A route as a request needs it. Small, because each of many routes requested in turn is read from memory: parts that
@@ -76,6 +78,12 @@ impl Snapshot {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Name of the family that the configuration is of: `apisix`, `kong`, `tyk`, `3scale`; empty before there is one.
+    #[must_use]
+    pub fn family(&self) -> &'static str {
+        self.family
     }
 
     /// True if clients with TLS are shown a certificate made here, because the configuration has none.
@@ -154,6 +162,7 @@ impl Snapshot {
             definitions: self.definitions,
             kept: None,
             refuses_all: self.refuses_all,
+            family: self.family,
         }
     }
 

@@ -488,6 +488,26 @@ fn short_certificate() -> (String, String) {
     (read("cert"), read("key"))
 }
 
+/// A gateway with APIcast's configuration, which the example has.
+fn of_threescale() -> Gateway {
+    let file = std::fs::read_to_string(repository().join("examples/threescale/apicast.json")).expect("an example");
+    let settings =
+        format!("listen: {{admin: '127.0.0.1:0'}}\nadmin: {{key: {ADMIN_KEY}}}\nviewer: {{key: {VIEWER}}}\n");
+    Start::new(file).settings(settings).start()
+}
+
+#[test]
+fn secrets_of_a_familys_file_are_masked() {
+    let gateway = of_threescale();
+    let viewer = log_in(&gateway, VIEWER);
+    assert_eq!(send(&gateway, "GET", "/weir/v1/about", &viewer.cookie, "").json()["family"], "3scale");
+    let shown = send(&gateway, "GET", "/weir/v1/resources?page_size=500", &viewer.cookie, "").text();
+    assert!(shown.contains("\"backend_authentication_value\":\"***\""), "{shown}");
+    for secret in ["a-service-token", "a-secret-of-both-sides"] {
+        assert!(!shown.contains(secret), "{secret} in {shown}");
+    }
+}
+
 /// Runs the flows of a browser against gateways; `SHOTS` names a folder for pictures of all pages.
 #[test]
 fn a_browser_goes_through_all_pages() {
@@ -504,6 +524,7 @@ fn a_browser_goes_through_all_pages() {
     let tyk =
         Start::at(&conf).settings("listen: {admin: '127.0.0.1:0'}\n").variable("WEIR_ADMIN_KEY", ADMIN_KEY).start();
     let kong = Start::stored().argument("--family=kong").settings(format!("admin: {{key: {ADMIN_KEY}}}\n")).start();
+    let threescale = of_threescale();
     let url = |addr: std::net::SocketAddr| format!("http://{addr}");
     let output = Command::new(program("node"))
         .arg(repository().join("crates/weir/tests/dashboard/flows.mjs"))
@@ -515,6 +536,7 @@ fn a_browser_goes_through_all_pages() {
         .env("KONG_GATEWAY", url(kong.addr))
         .env("TYK_ADMIN", url(tyk.admin.expect("an Admin API")))
         .env("TYK_GATEWAY", url(tyk.addr))
+        .env("THREESCALE_ADMIN", url(threescale.admin.expect("an Admin API")))
         .env("ORIGIN", origin.node())
         .env("ADMIN_KEY", ADMIN_KEY)
         .env("VIEWER_KEY", VIEWER)

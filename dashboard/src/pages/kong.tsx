@@ -1,13 +1,14 @@
 // Entities of Kong's family, over Kong's own Admin API.
 import { useMemo, useState } from 'preact/hooks';
-import { ApiError, get, query, refreshAbout, refusal, request, type Json } from '../api';
-import { asApiError, Badge, Button, Card, Chips, Dialog, Diff, Empty, Failure, Loading, Notice, Page, Tabs, toast, useLoad } from '../controls';
+import { get, query, refreshAbout, refusal, request, type Json } from '../api';
+import { asApiError, Badge, Button, Card, Chips, Dialog, Empty, Failure, Field, Loading, Notice, Page, Tabs, toast, useLoad } from '../controls';
 import { equal } from '../diff';
 import { ObjectForm } from '../form';
 import { ago } from '../format';
 import { Icon } from '../icons';
 import { go, href, setQuery, usePlace } from '../router';
 import type { Schema } from '../schema';
+import { Review } from './review';
 
 export interface KongKind {
   kind: string;
@@ -142,6 +143,12 @@ function Editor({ info, stored, schema, onDone }: { info: KongKind; stored?: Jso
   const [reviewing, setReviewing] = useState(false);
   const refused = refusal(info.kind);
   const changed = !stored || !equal(before, value);
+  const write = async () => {
+    if (!stored) return (await request('POST', `/${info.kind}`, value)).body;
+    // What was taken out of the document goes back to its default.
+    const gone = Object.fromEntries(Object.keys(before ?? {}).filter((field) => !(field in value)).map((field) => [field, null]));
+    return (await request('PATCH', `/${info.kind}/${stored.id}`, { ...gone, ...value })).body;
+  };
   const remove = async () => {
     if (!confirm(`Delete the ${info.one} ${title(stored)}?`)) return;
     try {
@@ -167,7 +174,9 @@ function Editor({ info, stored, schema, onDone }: { info: KongKind; stored?: Jso
         {tab === 'form' ? (schema ? <ObjectForm schema={schema} root={schema} value={value} onChange={setValue} scope="resource" disabled={!!refused} /> : <Loading />)
           : <Document value={value} readOnly={!!refused} onChange={(next, error) => { setWrong(error); if (!error) setValue(next); }} />}
       </Card>
-      {reviewing && <Review info={info} stored={stored} before={before} now={value} onClose={() => setReviewing(false)} onTheirs={() => { setReviewing(false); onDone(); }}
+      {stored && <Owned kind={info.kind} id={stored.id} refused={!!refused} />}
+      {reviewing && <Review title={stored ? `Save ${info.one} ${title(stored)}` : `Create ${info.one}`} before={before} now={value} read={async () => bare(await get(`/${info.kind}/${stored.id}`))} write={write}
+        onClose={() => setReviewing(false)} onTheirs={() => { setReviewing(false); onDone(); }}
         onSaved={(saved) => { setReviewing(false); toast('Saved'); void refreshAbout(); if (stored) onDone(); else go(['entity', info.kind, saved.id]); }} />}
     </Page>
   );
@@ -194,33 +203,120 @@ function Document({ value, readOnly, onChange }: { value: Json; readOnly: boolea
   );
 }
 
-/** The differences before a change is made. Kong's API has no conditions, so the entity is read again first. */
-function Review({ info, stored, before, now, onClose, onSaved, onTheirs }: { info: KongKind; stored?: Json; before: Json; now: Json; onClose: () => void; onSaved: (saved: Json) => void; onTheirs: () => void }) {
-  const [error, setError] = useState<ApiError>();
-  const [theirs, setTheirs] = useState<Json>(null);
-  const [busy, setBusy] = useState(false);
-  const save = async (over = false) => {
-    setBusy(true);
-    setError(undefined);
+/** Something that belongs to an entity and has no page of its own. */
+interface Part {
+  path: string;
+  label: string;
+  one: string;
+  hint: string;
+  /** Fields of a new one, with what stands in them at first. */
+  fields: Record<string, string>;
+  /** Fields that are shown masked: whoever may see them presses a button. */
+  secret?: string;
+  columns: (value: Json) => string[];
+}
+
+const CREDENTIALS: Part[] = [
+  { path: 'key-auth', label: 'Keys (key-auth)', one: 'key', hint: 'Without a key one is made.', fields: { key: '' }, secret: 'key', columns: () => [] },
+  { path: 'basic-auth', label: 'Passwords (basic-auth)', one: 'password', hint: 'A password is kept as a hash.', fields: { username: '', password: '' }, columns: (v) => [v.username] },
+  { path: 'jwt', label: 'Tokens (jwt)', one: 'credential for tokens', hint: 'The key is the claim that names it. Without a secret one is made.', fields: { key: '', algorithm: 'HS256', secret: '' }, secret: 'secret', columns: (v) => [v.key, v.algorithm] },
+  { path: 'hmac-auth', label: 'Signatures (hmac-auth)', one: 'credential for signatures', hint: 'Without a secret one is made.', fields: { username: '', secret: '' }, secret: 'secret', columns: (v) => [v.username] },
+  { path: 'acls', label: 'Groups (acl)', one: 'group', hint: 'Groups that acl allows or denies.', fields: { group: '' }, columns: (v) => [v.group] },
+];
+const TARGETS: Part = { path: 'targets', label: 'Targets', one: 'target', hint: 'HOST:PORT, and its weight among the others; 0 gets no requests.', fields: { target: '127.0.0.1:8080', weight: '100' }, columns: (v) => [v.target, `weight ${v.weight}`] };
+
+/** What belongs to an entity: targets, credentials, and links to routes and plugins. */
+function Owned({ kind, id, refused }: { kind: string; id: string; refused: boolean }) {
+  if (kind === 'upstreams') return <Parts owner={`/upstreams/${id}`} part={TARGETS} refused={refused} />;
+  return (
+    <>
+      {kind === 'services' && <Links path={`/services/${id}/routes`} kind="routes" label="Routes" />}
+      {kind === 'consumers' && CREDENTIALS.map((part) => <Parts key={part.path} owner={`/consumers/${id}`} part={part} refused={refused} />)}
+      {['services', 'routes', 'consumers'].includes(kind) && <Links path={`/${kind}/${id}/plugins`} kind="plugins" label="Plugins" />}
+    </>
+  );
+}
+
+function Links({ path, kind, label }: { path: string; kind: string; label: string }) {
+  const { data } = useLoad(() => get(path + query({ size: SIZE })), [path]);
+  if (!data?.data?.length) return null;
+  return (
+    <Card title={label} class="padded">
+      <ul class="plain">{data.data.map((one: Json) => <li key={one.id}><a href={href(['entity', kind, one.id])}>{title(one)}</a>{one.enabled === false && <> <Badge tone="warn">off</Badge></>}</li>)}</ul>
+      {data.offset && <p class="hint">The first {SIZE}.</p>}
+    </Card>
+  );
+}
+
+const HEALTH: Record<string, 'good' | 'bad' | 'plain'> = { HEALTHY: 'good', UNHEALTHY: 'bad', DNS_ERROR: 'bad' };
+
+function Parts({ owner, part, refused }: { owner: string; part: Part; refused: boolean }) {
+  const { data, error, reload } = useLoad(() => get(`${owner}/${part.path}` + query({ size: 1000 })), [owner, part.path]);
+  // The health of targets is of another call.
+  const health = useLoad<Json>(async () => (part === TARGETS ? get(`${owner}/health?size=1000`) : null), [owner, part.path, data]);
+  const [adding, setAdding] = useState(false);
+  const [shown, setShown] = useState('');
+  const act = async (work: () => Promise<unknown>, done: string) => {
     try {
-      if (!stored) return onSaved((await request('POST', `/${info.kind}`, now)).body);
-      const current = await get(`/${info.kind}/${stored.id}`);
-      if (!over && !equal(bare(current), before)) return setTheirs(current);
-      // What was taken out of the document goes back to its default.
-      const gone = Object.fromEntries(Object.keys(before).filter((field) => !(field in now)).map((field) => [field, null]));
-      onSaved((await request('PATCH', `/${info.kind}/${stored.id}`, { ...gone, ...now })).body);
+      await work();
+      toast(done);
+      reload();
+      return true;
     } catch (fault) {
-      setError(asApiError(fault));
-    } finally {
-      setBusy(false);
+      toast(asApiError(fault).message, 'bad');
+      return false;
     }
   };
+  const remove = (one: Json) => {
+    if (confirm(`Delete the ${part.one} ${part.columns(one)[0] ?? one.id}?`)) void act(() => request('DELETE', `${owner}/${part.path}/${one.id}`), 'Deleted');
+  };
+  const all: Json[] = data?.data ?? [];
+  const healthOf = (one: Json) => health.data?.data?.find((other: Json) => other.target === one.target)?.health;
   return (
-    <Dialog wide title={theirs ? 'Somebody else changed it meanwhile' : stored ? `Save ${info.one} ${title(stored)}` : `Create ${info.one}`} onClose={onClose}
-      actions={theirs ? <><Button onClick={onTheirs}>Discard mine, show theirs</Button><Button tone="danger" busy={busy} onClick={() => void save(true)}>Replace theirs by mine</Button></>
-        : <><Button onClick={onClose}>Back</Button><Button tone="primary" icon="check" busy={busy} onClick={() => void save()}>{stored ? 'Save' : 'Create'}</Button></>}>
+    <Card title={part.label} class="flush" actions={!refused && <Button icon="plus" onClick={() => setAdding(true)}>Add</Button>}>
       {error && <Failure error={error} />}
-      {theirs ? <div class="grid two"><div><h3>Their change</h3><Diff old={before} now={bare(theirs)} /></div><div><h3>Your change</h3><Diff old={before} now={now} /></div></div> : <Diff old={before} now={now} />}
+      {data && !all.length && <p class="hint padded">No {part.one} yet.</p>}
+      {all.length > 0 && (
+        <div class="scroll" tabIndex={0} role="region" aria-label={part.label}>
+          <table>
+            <tbody>
+              {all.map((one) => (
+                <tr key={one.id}>
+                  {part.columns(one).map((column) => <td key={column}>{column}</td>)}
+                  {part.secret && <td>{shown === one.id ? <code class="secret">{one[part.secret]}</code> : refused ? '••••••' : <Button tone="quiet" onClick={() => setShown(one.id)}>Show the {part.secret}</Button>}</td>}
+                  {part === TARGETS && <td>{healthOf(one) && <Badge tone={HEALTH[healthOf(one)] ?? 'plain'}>{healthOf(one).toLowerCase().replace('_', ' ')}</Badge>}</td>}
+                  <td class="num">{ago(one.created_at)} {!refused && <Button icon="trash" tone="quiet" title={`Delete the ${part.one} ${part.columns(one)[0] ?? one.id}`} onClick={() => remove(one)} />}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {adding && <Adding part={part} onClose={() => setAdding(false)} onAdd={async (fields) => { if (await act(() => request('POST', `${owner}/${part.path}`, fields), 'Added')) setAdding(false); }} />}
+    </Card>
+  );
+}
+
+function Adding({ part, onClose, onAdd }: { part: Part; onClose: () => void; onAdd: (fields: Json) => Promise<void> }) {
+  const [typed, setTyped] = useState(part.fields);
+  const [busy, setBusy] = useState(false);
+  const add = async () => {
+    setBusy(true);
+    const given = Object.entries(typed).filter(([, text]) => text !== '');
+    await onAdd(Object.fromEntries(given.map(([field, text]) => [field, field === 'weight' ? Number(text) : text])));
+    setBusy(false);
+  };
+  return (
+    <Dialog title={`Add a ${part.one}`} onClose={onClose} actions={<><Button onClick={onClose}>Back</Button><Button tone="primary" icon="check" busy={busy} onClick={() => void add()}>Add</Button></>}>
+      <p class="hint">{part.hint}</p>
+      {Object.keys(part.fields).map((field) => (
+        <Field key={field} label={field}>
+          {(id, about) => {
+            const own = { id, 'aria-describedby': about, class: 'input', value: typed[field], onInput: (event: { currentTarget: HTMLInputElement }) => setTyped({ ...typed, [field]: event.currentTarget.value }) };
+            return field === 'password' ? <input type="password" autocomplete="new-password" {...own} /> : <input type="text" autocomplete="off" {...own} />;
+          }}
+        </Field>
+      ))}
     </Dialog>
   );
 }

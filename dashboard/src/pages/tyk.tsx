@@ -1,9 +1,10 @@
 // APIs, policies and keys of Tyk's family, over Tyk's own gateway API.
 import { useState } from 'preact/hooks';
 import { get, request, session, type Json } from '../api';
-import { asApiError, Badge, Button, Card, Chips, Diff, Dialog, Empty, Failure, Loading, Notice, Page, toast, useLoad, useStore } from '../controls';
+import { asApiError, Badge, Button, Card, Chips, Dialog, Empty, Failure, Loading, Notice, Page, toast, useLoad, useStore } from '../controls';
 import { Icon } from '../icons';
 import { go, href } from '../router';
+import { Review } from './review';
 
 interface TykKind {
   kind: string;
@@ -117,14 +118,24 @@ function Editor({ info, id, stored, query, onDone }: { info: TykKind; id?: strin
       setBusy(false);
     }
   };
-  const save = () => act(
-    async () => (await request(stored ? 'PUT' : 'POST', stored ? path(info.kind, id) + query : path(info.kind, info.kind === 'keys' ? 'create' : ''), value)).body,
-    'Saved', (answer) => {
-      setReviewing(false);
-      if (stored) onDone();
-      else if (info.kind === 'keys') setMade(answer.key);
-      else go(['entity', info.kind, answer.key ?? idOf(info.kind, value)]);
-    });
+  const write = async () => {
+    const saved = (await request(stored ? 'PUT' : 'POST', stored ? path(info.kind, id) + query : path(info.kind, info.kind === 'keys' ? 'create' : ''), value)).body;
+    if (info.kind !== 'keys') await get('/weir/v1/tyk/reload?block=true');
+    return saved;
+  };
+  // What requests count is no change of somebody else's.
+  const read = async () => {
+    const current = await get(path(info.kind, id) + query);
+    for (const field of ['quota_remaining', 'quota_renews', 'last_updated']) if (stored && field in stored) current[field] = stored[field];
+    return current;
+  };
+  const saved = (answer: Json) => {
+    setReviewing(false);
+    toast('Saved');
+    if (stored) onDone();
+    else if (info.kind === 'keys') setMade(answer.key);
+    else go(['entity', info.kind, answer.key ?? idOf(info.kind, value)]);
+  };
   const remove = () => {
     if (confirm(`Delete the ${info.one} ${id}?`)) void act(() => request('DELETE', path(info.kind, id) + query), 'Deleted', () => go(['list', info.kind]));
   };
@@ -140,12 +151,8 @@ function Editor({ info, id, stored, query, onDone }: { info: TykKind; id?: strin
         <textarea class="input mono editor" aria-label="Document as JSON" rows={Math.max(14, typed.split('\n').length + 1)} spellcheck={false} readOnly={!!refused} value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
         {wrong && <p class="error-text" role="alert">{wrong}</p>}
       </Card>
-      {reviewing && (
-        <Dialog wide title={stored ? `Save ${info.one} ${id}` : `Create ${info.one}`} onClose={() => setReviewing(false)}
-          actions={<><Button onClick={() => setReviewing(false)}>Back</Button><Button tone="primary" icon="check" busy={busy} onClick={() => void save()}>{stored ? 'Save' : 'Create'}</Button></>}>
-          <Diff old={stored} now={value} />
-        </Dialog>
-      )}
+      {reviewing && <Review title={stored ? `Save ${info.one} ${id}` : `Create ${info.one}`} before={stored} now={value} read={read} write={write}
+        onClose={() => setReviewing(false)} onTheirs={() => { setReviewing(false); onDone(); }} onSaved={saved} />}
       {made && (
         <Dialog title="The key is shown this once" onClose={() => go(['list', 'keys'])} actions={<Button tone="primary" onClick={() => go(['list', 'keys'])}>I have it</Button>}>
           <code class="secret">{made}</code>

@@ -336,6 +336,7 @@ impl<'m> Compilation<'m> {
             background: self.background,
             consumers: self.consumer_chains,
             definitions: self.compiler.definitions(self.model.family),
+            family: self.model.family.name,
             // A resource that was left out may be valid with the next change.
             kept: (self.model.is_changeable() && !left_out).then_some(kept),
             refuses_all: false,

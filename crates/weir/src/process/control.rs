@@ -439,7 +439,7 @@ impl Bound {
                 checks: Arc::clone(&checks),
                 traffic,
                 tyk: tyk::door(&rules)?,
-                about: server_info::about(workers, rules.tyk.is_some()),
+                about: server_info::about(workers),
             });
             if kong {
                 let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());

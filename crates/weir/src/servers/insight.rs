@@ -59,6 +59,13 @@ pub(crate) fn reachable(bound: &[Bound]) -> Option<SocketAddr> {
     Some(found)
 }
 
+impl Insight {
+    /// Name of the family that is served.
+    fn family(&self) -> &'static str {
+        self.snapshots.borrow().as_ref().map_or("apisix", |snapshot| snapshot.family())
+    }
+}
+
 impl Gateway for Insight {
     fn schemas(&self) -> &Schemas {
         &self.schemas
@@ -110,7 +117,14 @@ impl Gateway for Insight {
     }
 
     fn about(&self) -> Value {
-        self.about.clone()
+        let mut about = self.about.clone();
+        // The dashboard has pages for these; a file of Kong's family is shown as the resources that it stands for.
+        about["family"] = match self.family() {
+            family @ ("tyk" | "3scale") => family,
+            _ => "apisix",
+        }
+        .into();
+        about
     }
 
     fn health(&self) -> Value {
@@ -151,6 +165,9 @@ impl Gateway for Insight {
 
     fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
         self.curtain.conceal(kind, resource, audience);
+        if self.family() != "apisix" {
+            self.curtain.conceal_of_family(resource, audience);
+        }
     }
 
     fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {

@@ -50,11 +50,10 @@ impl ServerInfo {
 }
 
 /// Properties of this process, which starts now, for the dashboard.
-pub(crate) fn about(workers: usize, is_tyk: bool) -> Value {
+pub(crate) fn about(workers: usize) -> Value {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let family = if is_tyk { "tyk" } else { "apisix" };
     json!({
-        "version": env!("CARGO_PKG_VERSION"), "host": host_name(), "started": started, "workers": workers, "family": family,
+        "version": env!("CARGO_PKG_VERSION"), "host": host_name(), "started": started, "workers": workers,
     })
 }
 

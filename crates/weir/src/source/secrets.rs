@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use regex::RegexSet;
 use serde_json::Value;
 use weir_admin::Audience;
+use weir_plugin::host::Definition;
 use weir_store::{Keyring, Kind, Secrets};
 
 use crate::source::scripts::definitions;
@@ -62,8 +63,24 @@ fn of_entity(value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
 
 /// Calls `each` with the secrets of the plugins of the resource at `place`.
 fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
+    in_plugins_of(definitions(), value, place, each);
+}
+
+/// The plugins of families whose files are shown as the resources that they stand for.
+fn of_families() -> impl Iterator<Item = &'static [&'static dyn Definition]> {
+    [weir_plugins::kong::definitions(), weir_plugins::tyk::definitions(), weir_plugins::threescale::definitions()]
+        .into_iter()
+}
+
+/// The same for plugins that these definitions are of.
+fn in_plugins_of(
+    definitions: &[&dyn Definition],
+    value: &mut Value,
+    place: &mut String,
+    each: &mut dyn FnMut(&Secret<'_>, &mut Value),
+) {
     for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
-        let definition = definitions().iter().find(|definition| definition.name() == name);
+        let definition = definitions.iter().find(|definition| definition.name() == name);
         let Some(definition) = definition else { continue };
         let length = place.len();
         place.push_str("/plugins/");
@@ -137,9 +154,9 @@ static ENDS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let of_plugins =
         definitions().iter().flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
     let paths = Kind::ALL.iter().flat_map(|kind| kind.entry().secrets).chain(of_plugins);
-    let of_kong = weir_plugins::kong::definitions().iter();
-    let of_kong = of_kong.flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
-    let paths = paths.chain(of_kong).chain(&OF_ENTITIES);
+    let of_families = of_families().flatten();
+    let of_families = of_families.flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
+    let paths = paths.chain(of_families).chain(&OF_ENTITIES);
     let mut names: Vec<&str> = paths.filter_map(|path| path.rsplit('.').find(|step| *step != "*")).collect();
     names.sort_unstable();
     names.dedup();
@@ -160,9 +177,20 @@ impl Curtain {
         Self { keyring }
     }
 
-    /// Replaces the secrets that this audience must not see.
-    pub(crate) fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
-        SecretFields::each(kind, resource, &mut |secret, value| match (audience, &*value) {
+    /// The same for a resource that an entity of another family's file stands for. Nobody sends it back.
+    pub(crate) fn conceal_of_family(&self, resource: &mut Value, audience: Audience) {
+        let mut each = |secret: &Secret<'_>, value: &mut Value| self.draw(secret, value, audience);
+        for definitions in of_families() {
+            in_plugins_of(definitions, resource, &mut String::new(), &mut each);
+            for credential in resource.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten() {
+                in_plugins_of(definitions, credential, &mut String::new(), &mut each);
+            }
+        }
+    }
+
+    /// Replaces a secret, unless this audience may see it.
+    fn draw(&self, secret: &Secret<'_>, value: &mut Value, audience: Audience) {
+        match (audience, &*value) {
             // A reference is not a secret itself.
             (_, Value::String(text)) if is_reference(text) => {}
             (Audience::Administrator, _) if !secret.is_key => {}
@@ -170,7 +198,12 @@ impl Curtain {
                 *value = self.keyring.seal(text).unwrap_or_else(|| MASK.to_owned()).into();
             }
             _ => *value = MASK.into(),
-        });
+        }
+    }
+
+    /// Replaces the secrets that this audience must not see.
+    pub(crate) fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
+        SecretFields::each(kind, resource, &mut |secret, value| self.draw(secret, value, audience));
     }
 
     /// Replaces the masks of secrets by the stored secrets.

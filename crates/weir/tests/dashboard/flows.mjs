@@ -9,7 +9,7 @@ import assert from 'node:assert/strict';
 const require = createRequire(join(process.argv[2], 'x.js'));
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-const { ADMIN, GATEWAY, FILE_ADMIN, KONG_ADMIN, KONG_GATEWAY, TYK_ADMIN, TYK_GATEWAY, ORIGIN, ADMIN_KEY, VIEWER_KEY, CHROMIUM, SHOTS } = process.env;
+const { ADMIN, GATEWAY, FILE_ADMIN, KONG_ADMIN, KONG_GATEWAY, TYK_ADMIN, TYK_GATEWAY, THREESCALE_ADMIN, ORIGIN, ADMIN_KEY, VIEWER_KEY, CHROMIUM, SHOTS } = process.env;
 const LIMIT = 20_000;
 
 const profile = mkdtempSync(join(tmpdir(), 'weir-dashboard-'));
@@ -30,7 +30,7 @@ page.on('console', (message) => {
 });
 page.on('request', (request) => {
   const { origin, protocol } = new URL(request.url());
-  if (protocol !== 'data:' && ![ADMIN, FILE_ADMIN, KONG_ADMIN, TYK_ADMIN].includes(origin)) faults.push(`a request to another host: ${request.url()}`);
+  if (protocol !== 'data:' && ![ADMIN, FILE_ADMIN, KONG_ADMIN, TYK_ADMIN, THREESCALE_ADMIN].includes(origin)) faults.push(`a request to another host: ${request.url()}`);
 });
 
 const api = (method, path, body, fields = {}) =>
@@ -393,6 +393,58 @@ const flows = {
     await look('kong-list');
   },
 
+  async 'targets and credentials of Kong belong to their entities'() {
+    const post = async (path, body) => {
+      const answer = await fetch(`${KONG_ADMIN}${path}`, { method: 'POST', headers: { 'Content-Type': 'application/json', 'Kong-Admin-Token': ADMIN_KEY }, body: JSON.stringify(body) });
+      assert.equal(answer.status, 201);
+      return (await answer.json()).id;
+    };
+    const upstream = await post('/upstreams', { name: 'orders.test' });
+    const consumer = await post('/consumers', { username: 'ann' });
+    await post('/consumers/ann/plugins', { name: 'rate-limiting', config: { minute: 60 } });
+    await open(`entity/upstreams/${upstream}`, KONG_ADMIN);
+    await page.getByText('No target yet.').waitFor();
+    await button('Add').click();
+    await dialog().getByLabel('target').fill(ORIGIN);
+    await dialog().getByLabel('weight').fill('10');
+    await dialog().getByRole('button', { name: 'Add' }).click();
+    await page.getByRole('cell', { name: 'weight 10' }).waitFor();
+    await page.getByText(/healthchecks off|healthy/i).first().waitFor();
+    await look('kong-targets');
+    page.once('dialog', (asked) => asked.accept());
+    await button(`Delete the target ${ORIGIN}`).click();
+    await page.getByText('No target yet.').waitFor();
+    await open(`entity/consumers/${consumer}`, KONG_ADMIN);
+    await page.getByRole('link', { name: 'rate-limiting' }).waitFor();
+    await page.locator('section', { hasText: 'Keys (key-auth)' }).getByRole('button', { name: 'Add' }).click();
+    await dialog().getByLabel('key').fill('a-key-of-ann');
+    await dialog().getByRole('button', { name: 'Add' }).click();
+    await button('Show the key').click();
+    await page.getByText('a-key-of-ann').waitFor();
+    await page.locator('section', { hasText: 'Passwords (basic-auth)' }).getByRole('button', { name: 'Add' }).click();
+    await dialog().getByLabel('username').fill('ann');
+    await dialog().getByLabel('password').fill('her-password');
+    await dialog().getByRole('button', { name: 'Add' }).click();
+    await page.getByRole('cell', { name: 'ann', exact: true }).waitFor();
+    await look('kong-credentials');
+  },
+
+  async 'products are shown where 3scale runs'() {
+    await page.goto(`${THREESCALE_ADMIN}/`);
+    await logIn(VIEWER_KEY);
+    await page.getByText('for 3scale').waitFor();
+    await page.getByRole('link', { name: 'Products' }).click();
+    await heading('Products');
+    await look('threescale-products');
+    await page.getByRole('link', { name: 'words' }).click();
+    await heading(/words/);
+    await page.getByText('/words/{word}.json').waitFor();
+    await page.getByText('3scale_batcher').waitFor();
+    await look('threescale-product');
+    const shown = await page.content();
+    assert.ok(!shown.includes('a-service-token') && !shown.includes('a-secret-of-both-sides'));
+  },
+
   async 'the words are those of Tyk where its family runs'() {
     await page.goto(`${TYK_ADMIN}/`);
     await logIn(ADMIN_KEY);
@@ -419,6 +471,21 @@ const flows = {
     await heading('Keys');
     assert.equal((await fetch(`${TYK_GATEWAY}/shop/1`, { headers: { Authorization: key } })).status, 200);
     await look('tyk-keys');
+    // Somebody else changes the key while it is being edited here: both changes are shown, and neither is lost unseen.
+    await page.locator('td.id a').first().click();
+    await page.waitForURL(/entity\/keys/);
+    const session = JSON.parse(await editor.inputValue());
+    const csrf = await page.evaluate(async () => (await (await fetch('/weir/v1/session')).json()).csrf);
+    const other = await page.evaluate(async ([session, csrf]) => (await fetch(`/weir/v1/tyk/keys/${location.hash.split('/').pop()}?hashed=true`, { method: 'PUT', headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': csrf }, body: JSON.stringify({ ...session, rate: 7 }) })).status, [session, csrf]);
+    assert.equal(other, 200);
+    await editor.fill(JSON.stringify({ ...session, rate: 9 }));
+    await button('Review and save').click();
+    await dialog().getByRole('button', { name: 'Save' }).click();
+    await dialog().getByText('Somebody else changed it meanwhile').waitFor();
+    await look('tyk-conflict');
+    await dialog().getByRole('button', { name: 'Replace theirs by mine' }).click();
+    await saved();
+    await page.waitForFunction(() => document.querySelector('textarea.editor')?.value.includes('"rate": 9'));
   },
 };
 
