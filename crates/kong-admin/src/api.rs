@@ -18,7 +18,7 @@ use crate::fault::{self, Outcome, answer, empty};
 use crate::kinds;
 use crate::live::Live;
 use crate::target::Target;
-use crate::{acme, health, info, read, shape, write};
+use crate::{acme, health, info, proxy_cache, read, shape, write};
 
 /// Facts about the gateway for `/` and `/status`.
 pub trait Gateway: Send + Sync + fmt::Debug {
@@ -123,6 +123,7 @@ impl KongAdmin {
             ["config"] if reads => self.config.read(),
             ["config"] if method == Method::POST => self.config.replace(&self.live, &request).await,
             ["config"] => Err(fault::wrong_method()),
+            ["proxy-cache", rest @ ..] => proxy_cache::entries(rest, &method, &self.live.entities().await).await,
             ["acme"] => acme::order(&request).await,
             ["endpoints"] => Ok(answer(StatusCode::OK, &info::endpoints())),
             ["plugins", "enabled"] => Ok(answer(StatusCode::OK, &info::plugin_names())),

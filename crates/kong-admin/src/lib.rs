@@ -28,6 +28,7 @@ mod kinds;
 mod live;
 mod made;
 mod plugins;
+mod proxy_cache;
 mod read;
 mod shape;
 mod target;

@@ -67,6 +67,8 @@ mod zipkin;
 
 use weir_plugin::host::Definition;
 
+pub use proxy_cache::entries::{cached_entry, remove_all_cached, remove_cached};
+
 /// Every plugin of the family, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {

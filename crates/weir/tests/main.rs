@@ -64,6 +64,7 @@ mod kafka;
 mod kong;
 mod kong_acme;
 mod kong_admin;
+mod kong_cache;
 mod kong_client_certificates;
 mod kong_conf;
 mod kong_config;

@@ -205,6 +205,13 @@ impl Zone {
         self.lock().remove_page(key)
     }
 
+    /// Forgets all responses.
+    pub(crate) fn purge_all(&self) {
+        let gone = std::mem::take(&mut *self.lock());
+        // The memory is given back without the lock.
+        drop(gone);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }

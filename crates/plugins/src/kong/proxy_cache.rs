@@ -1,4 +1,7 @@
-//! Kong's `proxy-cache`: responses kept in memory, shared by all workers.
+//! Kong's `proxy-cache`: responses kept in memory, shared by all workers, or in Redis, shared by all gateways.
+
+pub(super) mod entries;
+mod remote;
 
 use std::sync::Arc;
 
@@ -6,17 +9,19 @@ use aws_lc_rs::digest;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Origin, PerRequest, Phases, Plugin, RequestCx,
-    Response, ResponseCx,
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, Origin, PerRequest, Phases, Plugin,
+    RequestCx, Response, ResponseCx,
 };
 use weir_wire::name::FieldName;
 
 use super::arguments::Arguments;
 use super::body;
 use super::consumer::id_of_consumer;
+use super::redis::{self, RedisFields};
 use crate::cache::directives::Directives;
 use crate::cache::freshness::Lifetime;
 use crate::cache::zone::{Collected, Stored, Zone};
+use crate::traffic::redis::Redis;
 
 /// The definition.
 #[derive(Debug)]
@@ -24,7 +29,8 @@ pub(crate) struct ProxyCache;
 
 /// Kong's configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// Statuses of responses that are kept.
     #[schemars(length(min = 1))]
@@ -47,12 +53,14 @@ pub(crate) struct Conf {
     vary_query_params: Option<Vec<String>>,
     /// Headers by which responses differ.
     vary_headers: Option<Vec<String>>,
-    /// Place of responses; only `memory`.
+    /// Place of responses: the memory of this process, or (beyond Kong's open plugin) a Redis for all gateways.
     strategy: Strategy,
     /// Headers that tell clients of the cache.
     response_headers: Shown,
     /// The memory.
     memory: Memory,
+    #[serde(flatten)]
+    redis: RedisFields,
 }
 
 /// Place of responses.
@@ -113,6 +121,7 @@ impl Default for Conf {
             strategy: Strategy::Memory,
             response_headers: Shown::default(),
             memory: Memory::default(),
+            redis: RedisFields::default(),
         }
     }
 }
@@ -121,16 +130,24 @@ impl Define for ProxyCache {
     const NAME: &'static str = "proxy-cache";
     const PRIORITY: i32 = 100;
     const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY);
-    const DOC: &'static str = "Keeps responses in memory, and answers further requests with them.";
+    const DOC: &'static str = "Keeps responses, and answers further requests with them.";
     const EXAMPLE: &'static str = "{strategy: memory, content_type: [application/json]}\n";
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
 
     type Conf = Conf;
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        if conf.strategy == Strategy::Redis {
-            cx.say([Invalid::new("strategy", "expected memory: responses in Redis are not supported yet")]);
-        }
+        let remote = match conf.strategy {
+            Strategy::Memory => None,
+            Strategy::Redis => Some(cx.ok(conf.redis.clone().server().map_err(|fault| {
+                // Other plugins call it `policy`.
+                match fault.path.as_str() {
+                    "redis.host" => Invalid::new("redis.host", "required field missing: strategy redis needs a server"),
+                    _ => fault,
+                }
+            }))?),
+        };
         for (at, method) in conf.request_method.iter().enumerate() {
             if !["GET", "HEAD", "POST", "PATCH", "PUT"].contains(&method.as_str()) {
                 cx.say([Invalid::new(format!("request_method[{at}]"), "expected GET, HEAD, POST, PATCH or PUT")]);
@@ -155,8 +172,16 @@ impl Define for ProxyCache {
         let name = FieldName::constant;
         Some(Compiled::build(move |build| {
             let state = format!("kong proxy-cache {}", conf.memory.dictionary_name);
+            let zone = build.states.get_or_create(&state, || Zone::new(ROOM));
+            // A request that waits for Redis goes on without it before long.
+            let remote = remote.map(|server| server.connect(true, build)).transpose()?;
+            match &remote {
+                Some(redis) => entries::add_redis(redis.settings()),
+                None => entries::add_zone(&zone),
+            }
             Ok(Cached {
-                zone: build.states.get_or_create(&state, || Zone::new(ROOM)),
+                zone,
+                remote,
                 statuses: conf.response_code,
                 methods: conf.request_method,
                 content_types,
@@ -207,7 +232,9 @@ struct Fields {
 /// An instance.
 #[derive(Debug)]
 struct Cached {
+    /// Responses; of those in Redis, the ones that are being collected.
     zone: Arc<Zone>,
+    remote: Option<Redis>,
     statuses: Vec<u16>,
     methods: Vec<String>,
     content_types: Vec<Vec<Vec<u8>>>,
@@ -250,18 +277,28 @@ impl Plugin for Cached {
         if self.shown.key {
             cx.set_response_field(&self.fields.key, |out| out.extend_from_slice(hex(&key).as_bytes()));
         }
-        let now_ms = whole_seconds(cx.unix_ms());
-        let status = match self.zone.find(&key, |_, _| {}) {
-            None if control.only_if_cached => {
-                return body::error(cx, 504, "The upstream server is timing out", &[]);
+        if self.remote.is_some() {
+            self.asked.put(cx, Asked { key, kept: None });
+            return Flow::Suspend;
+        }
+        let found = self.zone.find(&key, |_, _| {});
+        self.decide(cx, key, found.as_deref())
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let (Some(remote), Some(Asked { key, .. })) = (&self.remote, self.asked.take(cx)) else {
+                return Flow::Continue;
+            };
+            match remote::find(remote, &hex(&key)).await {
+                Ok(found) => self.decide(cx, key, found.as_ref()),
+                // It is logged already.
+                Err(_) => {
+                    self.tell(cx, "Bypass");
+                    Flow::Continue
+                }
             }
-            None => "Miss",
-            Some(stored) if self.is_fresh(&stored, &control, now_ms) => return self.answer(cx, &stored, now_ms),
-            Some(_) => "Refresh",
-        };
-        self.tell(cx, status);
-        self.asked.put(cx, Asked { key, kept: None });
-        Flow::Continue
+        })
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
@@ -298,13 +335,33 @@ impl Plugin for Cached {
         }
         if last && let Some((mut stored, mut body)) = asked.kept.take() {
             stored.body = body.take();
-            self.zone.store(&asked.key, Vec::new(), b"", stored);
+            match &self.remote {
+                Some(remote) => remote::store(remote, &hex(&asked.key), &stored, stored.lifetime_ms / 1000),
+                None => self.zone.store(&asked.key, Vec::new(), b"", stored),
+            }
         }
         Flow::Continue
     }
 }
 
 impl Cached {
+    /// Answers with what was found, or lets the request go on, whose response may be kept.
+    fn decide(&self, cx: &mut RequestCx<'_>, key: [u8; 32], found: Option<&Stored>) -> Flow {
+        let control = self.control(cx.request().head.fields.all(cx.request().buffer.bytes(), &self.fields.control));
+        let now_ms = whole_seconds(cx.unix_ms());
+        let status = match found {
+            None if control.only_if_cached => {
+                return body::error(cx, 504, "The upstream server is timing out", &[]);
+            }
+            None => "Miss",
+            Some(stored) if self.is_fresh(stored, &control, now_ms) => return self.answer(cx, stored, now_ms),
+            Some(_) => "Refresh",
+        };
+        self.tell(cx, status);
+        self.asked.put(cx, Asked { key, kept: None });
+        Flow::Continue
+    }
+
     fn tell(&self, cx: &mut RequestCx<'_>, status: &str) {
         if self.shown.status {
             cx.set_response_field(&self.fields.status, |out| out.extend_from_slice(status.as_bytes()));
