@@ -66,6 +66,7 @@ use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::api_breaker::ApiBreaker;
+use crate::traffic::graphql_limit_count::GraphqlLimitCount;
 use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
@@ -135,6 +136,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Lago,
         &LdapAuth,
         &LimitConn,
+        &GraphqlLimitCount,
         &LimitCount,
         &LimitReq,
         &Loggly,

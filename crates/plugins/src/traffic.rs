@@ -3,6 +3,7 @@
 mod amount;
 pub(crate) mod api_breaker;
 mod calendar;
+pub(crate) mod graphql_limit_count;
 pub(crate) mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;

@@ -52,6 +52,7 @@ mod forward_auth;
 mod forwarding;
 mod functions;
 mod google_cloud_logging;
+mod graphql_limits;
 mod grpc;
 mod handover;
 mod health;

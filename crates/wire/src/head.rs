@@ -6,7 +6,7 @@ use crate::buffer::Buffer;
 use crate::fields::{Field, Fields, State};
 use crate::method::Method;
 use crate::name::{Known, mark};
-use crate::{Reject, Span, authority, first_below, is_field_byte, is_tchar, list, status, trim_ows};
+use crate::{Reject, Span, authority, first_below, is_field_byte, is_tchar, list, status};
 
 /// Maximum number of connection options (RFC 9110 section 7.6.1) in a head; each costs a pass over the fields.
 const MAX_CONNECTION_OPTIONS: usize = 64;
@@ -237,14 +237,18 @@ impl RequestHead {
                     | Known::Upgrade
                     | Known::Http2Settings
             );
-            if of_connection || !is_token(name) || !value.iter().all(|b| is_field_byte(*b)) || trim_ows(value) != value
-            {
+            // Names that are known have no other bytes; a tab is below the first byte that is looked for.
+            let is_plain =
+                id != Known::Other || name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-') && !name.is_empty();
+            let tail = value.get(first_below(value, 0, 0x20)..).unwrap_or_default();
+            let is_padded = matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
+            if of_connection || is_padded || !(is_plain || is_token(name)) || !tail.iter().all(|b| is_field_byte(*b)) {
                 return Err(Reject::bad("malformed field"));
             }
             if self.fields.list.len() >= limits.fields {
                 return Err(TOO_MANY_FIELDS);
             }
-            if !name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-') {
+            if !is_plain {
                 self.fields.note_lookalike();
             }
             let mark = mark(id, name);

@@ -64,6 +64,136 @@ pub fn graphql_operations(text: &[u8]) -> Option<Vec<String>> {
     Some(operations.map(|operation| String::from_utf8_lossy(operation.name).into_owned()).collect())
 }
 
+/// Depth of what an operation of a document asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// So many levels of selections, at least one.
+    Levels(u64),
+    /// Fragments name each other in a circle.
+    Circle,
+    /// The text is no document of GraphQL, or nests deeper than anybody reads.
+    Unreadable,
+    /// The document has no operation.
+    NoOperation,
+}
+
+/// Depth of the operation that `wanted` names, or of the deepest one where it names none. A fragment counts as what is in it,
+/// in its place; one that is missing counts as nothing.
+#[must_use]
+pub fn graphql_depth(text: &[u8], wanted: Option<&[u8]>) -> Depth {
+    let Some(definitions) = definitions(text) else { return Depth::Unreadable };
+    let operations = || definitions.iter().filter(|definition| definition.operation.is_some());
+    if operations().next().is_none() {
+        return Depth::NoOperation;
+    }
+    let named = wanted.and_then(|name| operations().find(|definition| definition.name == name));
+    let mut depths = Depths { definitions: &definitions, known: vec![None; definitions.len()], open: Vec::new() };
+    let mut deepest = 1;
+    for operation in operations().filter(|operation| named.is_none_or(|named| std::ptr::eq(named, *operation))) {
+        match depths.of(operation.selections) {
+            Ok(depth) => deepest = deepest.max(1 + depth),
+            Err(depth) => return depth,
+        }
+    }
+    Depth::Levels(deepest)
+}
+
+/// Depths of fragments, each of which is measured once.
+struct Depths<'d, 'a> {
+    definitions: &'d [Definition<'a>],
+    known: Vec<Option<u64>>,
+    /// Fragments that are being measured, by their position.
+    open: Vec<usize>,
+}
+
+impl Depths<'_, '_> {
+    /// Levels below these selections.
+    fn of(&mut self, selections: &[u8]) -> Result<u64, Depth> {
+        let mut tokens = Tokens { text: selections, at: 0 };
+        fn next<'t>(tokens: &mut Tokens<'t>) -> Result<Token<'t>, Depth> {
+            tokens.next().ok_or(Depth::Unreadable)
+        }
+        // Braces that are open, and whether each is a level: those of fragments without a name are none.
+        let mut braces: Vec<bool> = Vec::new();
+        let (mut level, mut deepest) = (0, 0);
+        let mut token = next(&mut tokens)?;
+        loop {
+            let opens = match token {
+                Token::End if braces.is_empty() => return Ok(deepest),
+                Token::Mark(b'}') => {
+                    match braces.pop() {
+                        Some(is_level) => level -= u64::from(is_level),
+                        None => return Err(Depth::Unreadable),
+                    }
+                    token = next(&mut tokens)?;
+                    continue;
+                }
+                Token::Spread => {
+                    token = next(&mut tokens)?;
+                    match token {
+                        Token::Name(name) if name != b"on" => {
+                            deepest = deepest.max(level + self.of_fragment(name)?);
+                            token = next(&mut tokens)?;
+                            token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
+                            continue;
+                        }
+                        Token::Name(_) => {
+                            next(&mut tokens)?;
+                            token = next(&mut tokens)?;
+                        }
+                        _ => {}
+                    }
+                    false
+                }
+                Token::Name(_) => {
+                    token = next(&mut tokens)?;
+                    if matches!(token, Token::Mark(b':')) {
+                        next(&mut tokens)?;
+                        token = next(&mut tokens)?;
+                    }
+                    if matches!(token, Token::Mark(b'(')) {
+                        tokens.skip_brackets(b'(').ok_or(Depth::Unreadable)?;
+                        token = next(&mut tokens)?;
+                    }
+                    true
+                }
+                _ => return Err(Depth::Unreadable),
+            };
+            token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
+            if matches!(token, Token::Mark(b'{')) {
+                braces.push(opens);
+                level += u64::from(opens);
+                deepest = deepest.max(level);
+                token = next(&mut tokens)?;
+            } else if !opens {
+                return Err(Depth::Unreadable);
+            }
+        }
+    }
+
+    fn of_fragment(&mut self, name: &[u8]) -> Result<u64, Depth> {
+        let is_it = |definition: &Definition<'_>| definition.operation.is_none() && definition.name == name;
+        let Some(position) = self.definitions.iter().position(is_it) else { return Ok(0) };
+        if self.open.contains(&position) {
+            return Err(Depth::Circle);
+        }
+        if let Some(known) = self.known.get(position).copied().flatten() {
+            return Ok(known);
+        }
+        if self.open.len() >= DEEPEST {
+            return Err(Depth::Unreadable);
+        }
+        let selections = self.definitions.get(position).map_or(&b""[..], |definition| definition.selections);
+        self.open.push(position);
+        let depth = self.of(selections)?;
+        self.open.pop();
+        if let Some(known) = self.known.get_mut(position) {
+            *known = Some(depth);
+        }
+        Ok(depth)
+    }
+}
+
 /// An operation or a fragment.
 struct Definition<'a> {
     /// `None`: a fragment.
@@ -322,7 +452,43 @@ fn block_length(text: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::Graphql;
+    use super::{Depth, Graphql, graphql_depth};
+
+    #[test]
+    fn depths_are_levels_of_selections() {
+        for (text, depth) in [
+            ("{ a }", Depth::Levels(1)),
+            ("{ a { b } c }", Depth::Levels(2)),
+            ("query Q($x: In = {y: {z: 1}}) { a(in: {b: {c: 1}}) @d(e: {f: 1}) { b { c d: e } } }", Depth::Levels(3)),
+            ("{ ... on T { a { b } } ... @include(if: true) { c } }", Depth::Levels(2)),
+            ("{ a { ...F } } fragment F on T { b { c ...G } } fragment G on T { d { e { f } } }", Depth::Levels(5)),
+            ("{ ...F ...F } fragment F on T { a { b } }", Depth::Levels(2)),
+            ("{ a ...Missing }", Depth::Levels(1)),
+            ("query A { a } query B { a { b { c } } }", Depth::Levels(3)),
+            ("{ ...F } fragment F on T { a { ...G } } fragment G on T { ...F }", Depth::Circle),
+            ("{ a } fragment F on T { ...F }", Depth::Levels(1)),
+            ("fragment F on T { a }", Depth::NoOperation),
+            ("", Depth::NoOperation),
+            ("{ a", Depth::Unreadable),
+            ("nonsense", Depth::Unreadable),
+            ("{ ... on T }", Depth::Unreadable),
+            ("{ } }", Depth::Unreadable),
+        ] {
+            assert_eq!(graphql_depth(text.as_bytes(), None), depth, "{text}");
+        }
+        let two = b"query A { a } query B { a { b { c } } }";
+        for (name, depth) in [("A", 1), ("B", 3), ("C", 3)] {
+            assert_eq!(graphql_depth(two, Some(name.as_bytes())), Depth::Levels(depth), "{name}");
+        }
+        let deep = format!("{}a{}", "{ a ".repeat(10_000), " }".repeat(10_000));
+        assert_eq!(graphql_depth(deep.as_bytes(), None), Depth::Unreadable);
+        // Each fragment twice in the one before: it is measured once.
+        let mut doubled = String::from("{ ...F0 }");
+        for at in 0..100 {
+            doubled.push_str(&format!(" fragment F{at} on T {{ a {{ ...F{0} }} b {{ ...F{0} }} }}", at + 1));
+        }
+        assert_eq!(graphql_depth(doubled.as_bytes(), None), Depth::Levels(101));
+    }
 
     fn read(text: &str, wanted: Option<&str>) -> Option<String> {
         let read = Graphql::parse(text.as_bytes(), wanted.map(str::as_bytes))?;

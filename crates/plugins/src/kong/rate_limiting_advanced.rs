@@ -279,7 +279,7 @@ impl Remote {
             None => count(&self.redis, &key, quota, 1, false).await.ok()?,
             Some((slot, interval)) => {
                 let synced = slot.get_or_start(|| Synced::new(&self.redis, *interval, self.max_keys));
-                synced.take(&key, quota).await?
+                synced.take(&key, quota, 1).await?
             }
         };
         let Counted { passed, used, left } = counted;

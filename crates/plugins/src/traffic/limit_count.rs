@@ -16,7 +16,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use weir_config::schema::json_schema;
 use weir_config::{Code, Diagnostic, Node};
-use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use crate::traffic::amount::{Amount, AmountConf};
@@ -119,7 +119,7 @@ pub(crate) struct Rule {
 /// `plugin_metadata` of `limit-count`: names of the fields.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Metadata {
+pub(crate) struct Metadata {
     /// The field that tells the limit.
     limit_header: String,
     /// The field that tells how many more requests pass.
@@ -203,86 +203,99 @@ rejected_msg: too many requests
     }
 
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
-        let typed = weir_config::schema::read::<Metadata>(metadata)?;
-        let faults: Vec<Diagnostic> = typed
-            .names()
-            .into_iter()
-            .filter(|(_, name)| FieldName::new(name).is_none())
-            .map(|(key, _)| {
-                let code = Code::PluginRule { text: "expected the name of a field".into() };
-                Diagnostic::error(metadata.mark_of(key), key, code)
-            })
-            .collect();
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
+        check_metadata(metadata)
     }
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let topology = cx.ok(conf.redis.topology(conf.policy));
-        let exchange = cx.ok(conf.exchange());
-        if conf.policy == Policy::Local {
-            if conf.sync_interval != NO_SYNC {
-                cx.warn("sync_interval", "it has no effect with policy local");
-            }
-            if conf.lease {
-                cx.warn("lease", "it has no effect with policy local");
-            }
-        }
-        let limits = cx.ok(conf.limits(&Metadata::default()));
-        if conf.rules.is_none() {
-            cx.say(KeySource::warning(&conf.key, conf.key_type));
-        }
-        cx.add(RedisConf::unused(cx.conf()));
-        let (topology, exchange, mut limits) = (topology?, exchange?, limits?);
-        Some(Compiled::build(move |build| {
-            let metadata: Metadata = build.metadata()?;
-            for limit in &mut limits {
-                limit.names = metadata.fields(limit.number, conf.rules.as_deref().unwrap_or_default())?;
-            }
-            let group = conf.group.as_deref();
-            let version = match group {
-                Some(group) => format!("group/{group}"),
-                None => {
-                    let fields = ["count", "time_window", "window_type", "key", "key_type", "rules"];
-                    redis::version(build.place, build.conf, &fields)
-                }
-            };
-            // Leases have other values in Redis.
-            let version = if conf.lease { format!("{version}:lease") } else { version };
-            let redis = topology.map(|topology| {
-                let servers = (&conf.redis, conf.policy, topology);
-                Redis::new(servers, &version, conf.allow_degradation, build)
-            });
-            let remote = redis.transpose()?.map(|redis| Remote::new(redis, &version, exchange, build));
-            let state_key = match group {
-                Some(name) => format!("limit-count group {name} {}", build.limit_keys),
-                None => format!("limit-count {} {} {}", build.place, build.conf.to_json(), build.limit_keys),
-            };
-            let group = group.map(|name| {
-                let group = build.states.get_or_create(&format!("limit-count members of {name}"), Group::default);
-                if let Some(other) = group.join(build.place, format!("{conf:?}")) {
-                    let place = build.place;
-                    tracing::warn!(
-                        group = name,
-                        place,
-                        other,
-                        "limit-count: other settings than elsewhere in its group"
-                    );
-                }
-                group
-            });
-            Ok(Limiting {
-                limits,
-                counters: build.states.get_or_create(&state_key, || Table::new(build.limit_keys)),
-                remote,
-                _group: group,
-                refusal: Refusal::new(conf.rejected_code, conf.rejected_msg.as_deref(), conf.allow_degradation),
-                show: conf.show_limit_quota_header,
-            })
-        }))
+        limiter(conf, cx).map(Compiled::build)
     }
 }
 
+/// Checks the names of fields in `plugin_metadata`.
+pub(crate) fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
+    let typed = weir_config::schema::read::<Metadata>(metadata)?;
+    let faults: Vec<Diagnostic> = typed
+        .names()
+        .into_iter()
+        .filter(|(_, name)| FieldName::new(name).is_none())
+        .map(|(key, _)| {
+            let code = Code::PluginRule { text: "expected the name of a field".into() };
+            Diagnostic::error(metadata.mark_of(key), key, code)
+        })
+        .collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// A limiter before it is built.
+pub(crate) type Built = Box<dyn FnOnce(&BuildCx<'_>) -> Result<Limiting, Invalid> + Send>;
+
+/// Compiles a limiter.
+pub(crate) fn limiter(conf: Conf, cx: &CompileCx<'_>) -> Option<Built> {
+    let topology = cx.ok(conf.redis.topology(conf.policy));
+    let exchange = cx.ok(conf.exchange());
+    if conf.policy == Policy::Local {
+        if conf.sync_interval != NO_SYNC {
+            cx.warn("sync_interval", "it has no effect with policy local");
+        }
+        if conf.lease {
+            cx.warn("lease", "it has no effect with policy local");
+        }
+    }
+    let limits = cx.ok(conf.limits(&Metadata::default()));
+    if conf.rules.is_none() {
+        cx.say(KeySource::warning(&conf.key, conf.key_type));
+    }
+    cx.add(RedisConf::unused(cx.conf()));
+    let (topology, exchange, mut limits) = (topology?, exchange?, limits?);
+    Some(Box::new(move |build: &BuildCx<'_>| {
+        let metadata: Metadata = build.metadata()?;
+        for limit in &mut limits {
+            limit.names = metadata.fields(limit.number, conf.rules.as_deref().unwrap_or_default())?;
+        }
+        let group = conf.group.as_deref();
+        let version = match group {
+            Some(group) => format!("group/{group}"),
+            None => {
+                let fields = ["count", "time_window", "window_type", "key", "key_type", "rules"];
+                redis::version(build.place, build.conf, &fields)
+            }
+        };
+        // Leases have other values in Redis.
+        let version = if conf.lease { format!("{version}:lease") } else { version };
+        let redis = topology.map(|topology| {
+            let servers = (&conf.redis, conf.policy, topology);
+            Redis::new(servers, &version, conf.allow_degradation, build)
+        });
+        let remote = redis.transpose()?.map(|redis| Remote::new(redis, &version, exchange, build));
+        let state_key = match group {
+            Some(name) => format!("{} group {name} {}", build.plugin, build.limit_keys),
+            None => format!("{} {} {} {}", build.plugin, build.place, build.conf.to_json(), build.limit_keys),
+        };
+        let group = group.map(|name| {
+            let group = build.states.get_or_create(&format!("{} members of {name}", build.plugin), Group::default);
+            if let Some(other) = group.join(build.place, format!("{conf:?}")) {
+                let place = build.place;
+                tracing::warn!(group = name, place, other, "limit-count: other settings than elsewhere in its group");
+            }
+            group
+        });
+        Ok(Limiting {
+            limits,
+            counters: build.states.get_or_create(&state_key, || Table::new(build.limit_keys)),
+            remote,
+            _group: group,
+            refusal: Refusal::new(conf.rejected_code, conf.rejected_msg.as_deref(), conf.allow_degradation),
+            show: conf.show_limit_quota_header,
+        })
+    }))
+}
+
 impl Conf {
+    /// True if clients are told of the limits.
+    pub(crate) fn shows(&self) -> bool {
+        self.show_limit_quota_header
+    }
+
     /// The moments at which counts are exchanged with Redis.
     fn exchange(&self) -> Result<Exchange, Invalid> {
         let seconds = self.sync_interval;
@@ -378,7 +391,7 @@ impl Metadata {
 
 /// An instance.
 #[derive(Debug)]
-struct Limiting {
+pub(crate) struct Limiting {
     limits: Box<[Limit]>,
     /// Counters, which outlive a change of the configuration.
     counters: Arc<Table<Counter>>,
@@ -411,20 +424,7 @@ struct Names {
 
 impl Plugin for Limiting {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if let Some(remote) = &self.remote {
-            return match remote.leases() {
-                Some(leases) => self.access_leased(remote, &leases, cx),
-                None => Flow::Suspend,
-            };
-        }
-        let mut told = Told::default();
-        for limit in &self.limits {
-            let verdict = self.ask(limit, cx);
-            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
-                return flow;
-            }
-        }
-        self.finish(&told, cx)
+        self.charge(1, cx)
     }
 
     fn wait_limit(&self) -> Option<Duration> {
@@ -433,39 +433,67 @@ impl Plugin for Limiting {
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
-        Box::pin(async move {
-            let Some(remote) = &self.remote else { return Flow::Continue };
-            let mut told = Told::default();
-            for limit in &self.limits {
-                let verdict = self.ask_remote(remote, limit, cx).await;
-                if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
-                    return flow;
-                }
-            }
-            self.finish(&told, cx)
-        })
+        Box::pin(self.charge_remotely(1, cx))
     }
 }
 
 impl Limiting {
+    /// Counts a request as so many; [`Flow::Suspend`] where Redis is asked by [`charge_remotely`](Self::charge_remotely).
+    #[inline]
+    pub(crate) fn charge(&self, units: u64, cx: &mut RequestCx<'_>) -> Flow {
+        if let Some(remote) = &self.remote {
+            return match remote.leases() {
+                Some(leases) => self.access_leased(remote, &leases, units, cx),
+                None => Flow::Suspend,
+            };
+        }
+        let mut told = Told::default();
+        for limit in &self.limits {
+            let verdict = self.ask(limit, units, cx);
+            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
+                return flow;
+            }
+        }
+        self.finish(&told, cx)
+    }
+
+    /// The same with the answer of Redis.
+    pub(crate) async fn charge_remotely(&self, units: u64, cx: &mut RequestCx<'_>) -> Flow {
+        let Some(remote) = &self.remote else { return Flow::Continue };
+        let mut told = Told::default();
+        for limit in &self.limits {
+            let verdict = self.ask_remote(remote, limit, units, cx).await;
+            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
+                return flow;
+            }
+        }
+        self.finish(&told, cx)
+    }
+
     fn finish(&self, told: &Told, cx: &RequestCx<'_>) -> Flow {
         if told.asked { Flow::Continue } else { self.refusal.fail(cx, "limit-count: no rule concerns the request") }
     }
 
-    fn ask(&self, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
+    fn ask(&self, limit: &Limit, units: u64, cx: &mut RequestCx<'_>) -> Verdict {
         // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
         let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
         let Some(quota) = limit.quota(cx) else { return Verdict::Failed(NO_QUOTA) };
         let now = cx.now_ms();
-        let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.take(now, &quota));
+        let charge = Charge { units, ..Charge::one(&quota) };
+        let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.charge(now, &charge));
         let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
         self.tell(limit, &quota, taken, cx)
     }
 
     /// Counts a request by leases, or lets it wait where one of its limits has to be asked for. Nothing is spent then.
-    fn access_leased(&self, remote: &Remote, leases: &Leases, cx: &mut RequestCx<'_>) -> Flow {
-        let is_ready = |limit: &Limit, cx: &mut RequestCx<'_>| match leased(remote, limit, cx, Leases::is_ready, leases)
-        {
+    fn access_leased(&self, remote: &Remote, leases: &Leases, units: u64, cx: &mut RequestCx<'_>) -> Flow {
+        let is_ready = |limit: &Limit, cx: &mut RequestCx<'_>| match leased(
+            remote,
+            (limit, units),
+            cx,
+            Leases::is_ready,
+            leases,
+        ) {
             Ok((is_ready, _)) => is_ready,
             Err(_) => true,
         };
@@ -474,7 +502,7 @@ impl Limiting {
         }
         let mut told = Told::default();
         for limit in &self.limits {
-            let verdict = match leased(remote, limit, cx, Leases::try_take, leases) {
+            let verdict = match leased(remote, (limit, units), cx, Leases::try_take, leases) {
                 Ok((Some(taken), quota)) => self.tell(limit, &quota, taken, cx),
                 // Of several limits each is ready.
                 Ok((None, _)) => return Flow::Suspend,
@@ -487,7 +515,7 @@ impl Limiting {
         self.finish(&told, cx)
     }
 
-    async fn ask_remote(&self, remote: &Remote, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
+    async fn ask_remote(&self, remote: &Remote, limit: &Limit, units: u64, cx: &mut RequestCx<'_>) -> Verdict {
         let mut key = cx.take_scratch();
         if !remote.write_key(limit, cx, &mut key) {
             cx.put_scratch(key);
@@ -495,7 +523,7 @@ impl Limiting {
         }
         // Reading a number takes the exchange's scratch memory, too.
         let Some(quota) = limit.quota(cx) else { return Verdict::Failed(NO_QUOTA) };
-        let taken = remote.take(&key, &quota).await;
+        let taken = remote.take(&key, &quota, units).await;
         cx.put_scratch(key);
         match taken {
             Some(taken) => self.tell(limit, &quota, taken, cx),
@@ -525,7 +553,7 @@ impl Limit {
 /// Asks a worker's leases of one limit, which may have no say.
 fn leased<T>(
     remote: &Remote,
-    limit: &Limit,
+    (limit, units): (&Limit, u64),
     cx: &mut RequestCx<'_>,
     ask: impl FnOnce(&Leases, &mut Vec<u8>, &Charge) -> T,
     leases: &Leases,
@@ -533,7 +561,7 @@ fn leased<T>(
     let mut key = cx.take_scratch();
     let concerns = remote.write_key(limit, cx, &mut key);
     let quota = if concerns { limit.quota(cx).ok_or(Verdict::Failed(NO_QUOTA)) } else { Err(Verdict::Skipped) };
-    let asked = quota.map(|quota| (ask(leases, &mut key, &Charge::one(&quota)), quota));
+    let asked = quota.map(|quota| (ask(leases, &mut key, &Charge { units, ..Charge::one(&quota) }), quota));
     cx.put_scratch(key);
     asked
 }

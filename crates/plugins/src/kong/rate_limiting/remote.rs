@@ -65,7 +65,7 @@ impl Remote {
                 Some((slot, interval)) => {
                     let synced = slot.get_or_start(|| Synced::new(&self.redis, *interval, self.max_keys));
                     let above = |Counted { passed, used, .. }| if passed { used } else { asked.limit.max(used) + 1 };
-                    synced.take(&key, &quota).await.map(above)
+                    synced.take(&key, &quota, 1).await.map(above)
                 }
             });
         };

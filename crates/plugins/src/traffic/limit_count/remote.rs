@@ -123,17 +123,17 @@ impl Remote {
         self.redis.write_key(&limit.key, limit.number, cx, out)
     }
 
-    /// Asks for one request; `None`: Redis cannot be asked.
-    pub(super) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Taken> {
+    /// Asks for a request that counts as so many; `None`: Redis cannot be asked.
+    pub(super) async fn take(&self, key: &[u8], quota: &Quota, units: u64) -> Option<Taken> {
         let counted = match &self.way {
-            Way::Asks => count(&self.redis, key, quota, 1, false).await.ok()?,
+            Way::Asks => count(&self.redis, key, quota, units, false).await.ok()?,
             Way::Synced(slot, interval) => {
                 let synced = slot.get_or_start(|| Synced::new(&self.redis, *interval, self.max_keys));
-                synced.take(key, quota).await?
+                synced.take(key, quota, units).await?
             }
             Way::Leases(slot) => {
                 let leases = slot.get_or_start(|| Leases::new(&self.redis, self.max_keys));
-                return leases.take(key, &Charge::one(quota)).await;
+                return leases.take(key, &Charge { units, ..Charge::one(quota) }).await;
             }
         };
         let Counted { passed, used, left } = counted;

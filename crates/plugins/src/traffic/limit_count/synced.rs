@@ -85,19 +85,19 @@ impl Synced {
         }))
     }
 
-    /// Asks for one request: Redis where nothing is known of the key in this window, else what this worker knows. `None`:
+    /// Asks for a request that counts as so many: Redis where nothing is known of the key in this window, else what this worker knows. `None`:
     /// Redis cannot be asked.
-    pub(crate) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Counted> {
+    pub(crate) async fn take(&self, key: &[u8], quota: &Quota, units: u64) -> Option<Counted> {
         loop {
-            match self.0.take(key, quota, now_ms()) {
+            match self.0.take(key, quota, units, now_ms()) {
                 Known::Count(counted) => return Some(counted),
-                Known::OtherQuota => return self.ask(key, quota).await.map(|(counted, _)| counted),
+                Known::OtherQuota => return self.ask(key, quota, units).await.map(|(counted, _)| counted),
                 Known::Nothing => {}
             }
             let question = self.0.questions.borrow().get(key).map(Rc::clone);
             let Some(question) = question else {
                 let asking = Asking::new(&self.0, key);
-                let answer = self.ask(key, quota).await;
+                let answer = self.ask(key, quota, units).await;
                 asking.question.outcome.set(match answer {
                     Some((_, true)) => Outcome::Known,
                     Some((_, false)) => Outcome::NotKept,
@@ -108,15 +108,15 @@ impl Synced {
             question.ended.notified().await;
             match question.outcome.get() {
                 Outcome::Abandoned | Outcome::Known => {}
-                Outcome::NotKept => return self.ask(key, quota).await.map(|(counted, _)| counted),
+                Outcome::NotKept => return self.ask(key, quota, units).await.map(|(counted, _)| counted),
                 Outcome::Failed => return None,
             }
         }
     }
 
-    /// Asks Redis for one request. Returns its answer, and true if the count is kept.
-    async fn ask(&self, key: &[u8], quota: &Quota) -> Option<(Counted, bool)> {
-        let counted = count(&self.0.redis, key, quota, 1, false).await.ok()?;
+    /// Asks Redis for a request. Returns its answer, and true if the count is kept.
+    async fn ask(&self, key: &[u8], quota: &Quota, units: u64) -> Option<(Counted, bool)> {
+        let counted = count(&self.0.redis, key, quota, units, false).await.ok()?;
         let is_kept = self.0.keep(key, quota, counted, now_ms());
         if !self.0.runs.replace(true) {
             weir_runtime::spawn(synchronise(Rc::downgrade(&self.0)));
@@ -158,16 +158,17 @@ impl Own {
 }
 
 impl Counts {
-    fn take(&self, key: &[u8], quota: &Quota, now: u64) -> Known {
+    fn take(&self, key: &[u8], quota: &Quota, units: u64, now: u64) -> Known {
         let mut keys = self.keys.borrow_mut();
         let Some(own) = keys.get_mut(key).filter(|own| own.end > now) else { return Known::Nothing };
         if own.quota != *quota {
             return Known::OtherQuota;
         }
         let used = own.remote + own.since;
-        let passed = used < quota.count;
-        own.since += u64::from(passed);
-        Known::Count(Counted { passed, used: used + u64::from(passed), left: own.end - now })
+        let passed = used.saturating_add(units) <= quota.count;
+        let counted = if passed { units } else { 0 };
+        own.since += counted;
+        Known::Count(Counted { passed, used: used + counted, left: own.end - now })
     }
 
     /// Keeps the count of Redis. Returns false without room: the key's next request asks again.

@@ -87,7 +87,7 @@ pub(super) fn read(x: &mut Exchange, fields: &FieldList, ends: bool, limits: &Li
     let host = pseudo.authority.map(|authority| (&b"host"[..], authority));
     let cookie = has_cookie.then_some((&b"cookie"[..], cookies.as_slice()));
     // Fields that ask a node for a WebSocket over HTTP/1 (RFC 8441 section 5.1).
-    let nonce = nonce();
+    let nonce = if connects { nonce() } else { [0; 24] };
     let key = connects.then_some((&b"sec-websocket-key"[..], &nonce[..]));
     let method = if connects { &b"GET"[..] } else { method };
     let request = &mut x.request;

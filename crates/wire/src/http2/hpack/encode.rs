@@ -132,11 +132,16 @@ impl Encoder {
     ///
     /// Fields with credentials are literals that no hop may put into a table (RFC 7541 section 7.1.3).
     pub fn push(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        // A field that repeats is found without a look at the static table. None of them is a credential.
+        let hash = hash(name, value);
+        if self.push_known(out, hash, name, value) {
+            return;
+        }
         let index = static_name(name);
         match index {
             16 if value == b"gzip, deflate" => out.push(0x80 | 16),
             _ if holds_credentials(index, name) => literal(out, 0x10, 4, index, name, value),
-            _ => self.push_repeating(out, index, name, value),
+            _ => self.push_new(out, hash, index, name, value),
         }
     }
 
@@ -147,44 +152,60 @@ impl Encoder {
 
     fn push_pseudo(&mut self, out: &mut Vec<u8>, index: u8, value: &[u8]) {
         let name = STATIC.get(usize::from(index) - 1).map_or(&b""[..], |(name, _)| name);
-        self.push_repeating(out, index, name, value);
+        let hash = hash(name, value);
+        if !self.push_known(out, hash, name, value) {
+            self.push_new(out, hash, index, name, value);
+        }
     }
 
-    /// Appends a field that may repeat: by its index in the dynamic table, as a literal that enters it, or, when it
-    /// comes for the first time, as a literal that does not.
-    fn push_repeating(&mut self, out: &mut Vec<u8>, index: u8, name: &[u8], value: &[u8]) {
+    /// Appends a field by its index in the dynamic table; false where it is not in there.
+    #[inline]
+    fn push_known(&self, out: &mut Vec<u8>, hash: u32, name: &[u8], value: &[u8]) -> bool {
+        let set = set_of(hash);
+        let places = self.recent.get(set..set + 2).unwrap_or_default();
+        let Some(place) = places.iter().find(|place| place.hash == hash) else { return false };
+        let number = self.added.wrapping_sub(place.entry) as usize;
+        let is_it =
+            self.table.get(number).is_some_and(|(known, text)| text == value && known.eq_ignore_ascii_case(name));
+        if is_it {
+            push_integer(out, 0x80, 7, STATIC.len() + 1 + number);
+        }
+        is_it
+    }
+
+    /// Appends a field that may repeat and is not in the dynamic table: as a literal that enters it, or, when it comes for
+    /// the first time, as a literal that does not.
+    fn push_new(&mut self, out: &mut Vec<u8>, hash: u32, index: u8, name: &[u8], value: &[u8]) {
         let size = name.len() + value.len() + FIELD_OVERHEAD;
         if size > self.table.max() / ENTRIES_AT_LEAST {
             return literal(out, 0x00, 4, index, name, value);
         }
-        let hash = hash(name, value);
-        let set = (hash as usize & (RECENT - 1)) & !1;
+        let set = set_of(hash);
         let Some(places) = self.recent.get_mut(set..set + 2) else { return };
+        // A candidate, or an entry that was evicted.
         if let Some(place) = places.iter_mut().find(|place| place.hash == hash) {
-            let number = self.added.wrapping_sub(place.entry) as usize;
-            match self.table.get(number) {
-                Some((known, text)) if text == value && known.eq_ignore_ascii_case(name) => {
-                    push_integer(out, 0x80, 7, STATIC.len() + 1 + number);
-                }
-                // A candidate, or an entry that was evicted.
-                _ => {
-                    literal(out, 0x40, 6, index, name, value);
-                    self.table.add(name, value);
-                    self.table.lower_newest_name();
-                    self.added = self.added.wrapping_add(1);
-                    place.entry = self.added;
-                }
-            }
+            literal(out, 0x40, 6, index, name, value);
+            self.table.add(name, value);
+            self.table.lower_newest_name();
+            self.added = self.added.wrapping_add(1);
+            place.entry = self.added;
             return;
         }
         literal(out, 0x00, 4, index, name, value);
         // Fields of the table keep their places, so that others cannot displace them before they are evicted.
         let (added, len) = (self.added, self.table.len());
-        let is_free = |place: &&mut RecentField| added.wrapping_sub(place.entry) as usize >= len;
-        if let Some(place) = places.iter_mut().rev().find(is_free) {
+        let is_free = |place: &RecentField| added.wrapping_sub(place.entry) as usize >= len;
+        // One that was never used before a candidate's.
+        let at = places.iter().position(|place| place.hash == 0).or_else(|| places.iter().rposition(is_free));
+        if let Some(place) = at.and_then(|at| places.get_mut(at)) {
             *place = RecentField { hash, entry: 0 };
         }
     }
+}
+
+/// First of the two places for a hash.
+fn set_of(hash: u32) -> usize {
+    (hash as usize & (RECENT - 1)) & !1
 }
 
 /// True if a field holds credentials, by its name.
@@ -241,7 +262,11 @@ fn hash(name: &[u8], value: &[u8]) -> u32 {
             hash = (hash ^ (u64::from_le_bytes(*word) | case)).wrapping_mul(FACTOR).rotate_left(23);
             rest = after;
         }
-        let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        // Of a longer text the last word is taken whole, whatever of it was taken before.
+        let last = match text.last_chunk() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
         hash = (hash ^ (last | case)).wrapping_mul(FACTOR).rotate_left(23);
     }
     (hash.wrapping_mul(FACTOR) >> 32) as u32
