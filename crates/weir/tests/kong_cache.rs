@@ -56,7 +56,7 @@ fn gateways_share_responses_in_redis() {
     assert!(key.starts_with("kong_proxy_cache:"), "{key}");
     let ttl: u64 = redis.cli(&["TTL", &key]).parse().expect("a number");
     assert!((290..=300).contains(&ttl), "{ttl}");
-    // What somebody else has written there is no response.
+    // A text of somebody else is no response.
     redis.cli(&["SET", &key, "nonsense"]);
     assert_eq!(ask(&gateways[0], "/a"), seen("answer 1", "Miss"));
     wait_until("the response in Redis", LIMIT, || (redis.cli(&["STRLEN", &key]) != "8").then_some(()));
