@@ -17,7 +17,7 @@ fn origin() -> Origin {
     })
 }
 
-fn document(origin: &Origin, conf: Value) -> Value {
+fn document(origin: &Origin, conf: &Value) -> Value {
     json!({
         "_format_version": "3.0",
         "services": [{ "name": "s", "url": format!("http://{}", origin.node()), "routes": [{ "name": "r", "paths": ["/"] }],
@@ -39,7 +39,7 @@ fn seen(body: &str, status: &str) -> (String, String) {
 fn gateways_share_responses_in_redis() {
     let (origin, redis) = (origin(), Redis::start());
     let conf = json!({ "strategy": "redis", "cache_ttl": 300, "redis": { "host": "127.0.0.1", "port": redis.port } });
-    let document = document(&origin, conf);
+    let document = document(&origin, &conf);
     let gateways = [Start::new(&document).start(), Start::new(&document).start()];
     assert_eq!(ask(&gateways[0], "/a"), seen("answer 0", "Miss"));
     // The response is stored beside the request.
@@ -67,7 +67,7 @@ fn gateways_share_responses_in_redis() {
 fn without_redis_requests_go_to_the_upstream() {
     let (origin, redis) = (origin(), Redis::start());
     let conf = json!({ "strategy": "redis", "redis": { "host": "127.0.0.1", "port": redis.port } });
-    let gateway = Start::new(document(&origin, conf)).start();
+    let gateway = Start::new(document(&origin, &conf)).start();
     assert_eq!(ask(&gateway, "/a"), seen("answer 0", "Miss"));
     drop(redis);
     assert_eq!(ask(&gateway, "/a"), seen("answer 1", "Bypass"));
