@@ -23,17 +23,37 @@ pub struct Call {
     pub name: String,
     /// Request, session and configuration in JSON.
     pub arguments: [String; 3],
-    /// The way to whoever makes requests for the script.
+    /// The way to whoever answers the script's questions.
     pub host: mpsc::Sender<HostRequest>,
 }
 
-/// A request that a script wants to be made.
+/// A question of a script, which waits for the answer.
 #[derive(Debug)]
 pub struct HostRequest {
-    /// The request in JSON.
-    pub request: String,
+    /// The question.
+    pub question: Question,
     /// Takes the answer in JSON.
     pub reply: SyncSender<String>,
+}
+
+/// A question of a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// A request over HTTP, in JSON (`TykMakeHttpRequest`).
+    Http(String),
+    /// Several requests over HTTP, in JSON (`TykBatchRequest`). An empty answer: it is no batch.
+    Batch(String),
+    /// The session of a key, and the id of an API (`TykGetKeyData`).
+    Session(String, String),
+    /// A change of a key's session.
+    SetSession {
+        /// The key.
+        key: String,
+        /// The session in JSON.
+        session: String,
+        /// True where the quota goes on.
+        keeps_quota: bool,
+    },
 }
 
 /// Calls that wait for a thread, at most.
@@ -129,7 +149,7 @@ mod tests {
 
     use tokio::sync::mpsc;
 
-    use super::{Call, Engine};
+    use super::{Call, Engine, Question};
     use crate::machine::{Entry, Fault};
     use crate::program::{Limits, Program, Script};
 
@@ -155,7 +175,15 @@ mod tests {
         };
         let outcome = Engine::global().call(call).expect("a thread");
         while let Some(request) = requests.blocking_recv() {
-            let answer = format!("{{\"Body\":{}}}", request.request);
+            let answer = match request.question {
+                Question::Http(text) => format!("{{\"Body\":{text}}}"),
+                Question::Batch(text) => text,
+                Question::Session(key, api) => format!("{{\"key\":\"{key}\",\"api\":\"{api}\"}}"),
+                Question::SetSession { key, session, keeps_quota } => {
+                    assert_eq!((&*key, &*session, keeps_quota), ("k", "{}", true));
+                    String::new()
+                }
+            };
             request.reply.send(answer).expect("a script that waits");
         }
         outcome.blocking_recv().expect("an outcome")
@@ -170,6 +198,9 @@ mod tests {
         let asked =
             call("request.SetHeaders.A = JSON.parse(TykMakeHttpRequest('7')).Body; log('done');").expect("a result");
         assert!(asked.contains("\"SetHeaders\":{\"A\":7}"), "{asked}");
+        let body = "var s = JSON.parse(TykGetKeyData('k', 'a')); request.SetHeaders.A = s.key + s.api + TykSetKeyData('k', '{}', 1) + TykBatchRequest('x') + TykBatchRequest('');";
+        let told = call(body).expect("a result");
+        assert!(told.contains("\"SetHeaders\":{\"A\":\"kaundefinedxundefined\"}"), "{told}");
     }
 
     #[test]
@@ -195,11 +226,6 @@ mod tests {
             ("", "m", "is not defined"),
             ("var m = 1;", "m", "m is no middleware"),
             ("", "a b", "'a b' is no name of a middleware"),
-            (
-                "var m = new TykJS.TykMiddleware.NewMiddleware({}); TykGetKeyData('k', 'a');",
-                "m",
-                "a.js: TykGetKeyData is not supported",
-            ),
             ("while (true) {}", "m", "a.js: the script took too long"),
         ] {
             let error = made(text, name).expect_err("a fault");

@@ -3,7 +3,7 @@
 //! ```text
 //! worker ── Call ──► queue ──► thread: an interpreter for each program ── Outcome ──► worker
 //!   ▲                                      │
-//!   └────────── HostRequest ───────────────┘  (a script asks for an HTTP request and waits)
+//!   └────────── HostRequest ───────────────┘  (a script asks for a request or a session, and waits)
 //! ```
 //!
 //! QuickJS and not an engine in Rust: it has limits of memory, of stack and of time, takes little memory for each program, and is
@@ -19,6 +19,6 @@ mod engine;
 mod machine;
 mod program;
 
-pub use engine::{Call, Engine, HostRequest};
+pub use engine::{Call, Engine, HostRequest, Question};
 pub use machine::{Entry, Fault};
 pub use program::{Limits, Program, Script};

@@ -9,11 +9,12 @@ use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use rquickjs::context::EvalOptions;
+use rquickjs::convert::Coerced;
 use rquickjs::function::Opt;
 use rquickjs::{CatchResultExt, CaughtError, Context, Ctx, Function, Runtime};
 use tokio::sync::mpsc;
 
-use crate::engine::HostRequest;
+use crate::engine::{HostRequest, Question};
 use crate::program::{Limits, Program};
 
 /// Reasons for a call without a result.
@@ -206,24 +207,46 @@ fn define(ctx: &Ctx<'_>, host: &Host, deadline: &Rc<Cell<Option<Instant>>>) -> r
     globals.set("b64enc", Function::new(ctx.clone(), encode)?)?;
     let bare = |text: Opt<String>| BASE64.encode(text.0.unwrap_or_default()).trim_end_matches('=').to_owned();
     globals.set("rawb64enc", Function::new(ctx.clone(), bare)?)?;
-    let (host, deadline) = (Rc::clone(host), Rc::clone(deadline));
-    let ask = move |request: String| self::ask(&host, deadline.get(), request);
-    globals.set("TykMakeHttpRequest", Function::new(ctx.clone(), ask)?)?;
+    let asking = || {
+        let (host, deadline) = (Rc::clone(host), Rc::clone(deadline));
+        move |question: Question| self::ask(&host, deadline.get(), question)
+    };
+    let ask = asking();
+    let http = move |request: String| {
+        ask(Question::Http(request)).unwrap_or_else(|text| {
+            format!(
+                "{{\"Code\":0,\"code\":0,\"Body\":\"{text}\",\"body\":\"{text}\",\"Headers\":{{}},\"headers\":{{}}}}"
+            )
+        })
+    };
+    globals.set("TykMakeHttpRequest", Function::new(ctx.clone(), http)?)?;
+    let ask = asking();
+    let batch = move |batch: String| ask(Question::Batch(batch)).ok().filter(|answer| !answer.is_empty());
+    globals.set("TykBatchRequest", Function::new(ctx.clone(), batch)?)?;
+    let ask = asking();
+    let session = move |key: String, api: Opt<String>| {
+        ask(Question::Session(key, api.0.unwrap_or_default())).unwrap_or_else(|_| "{}".to_owned())
+    };
+    globals.set("TykGetKeyData", Function::new(ctx.clone(), session)?)?;
+    let ask = asking();
+    let set = move |key: String, session: String, suppress: Opt<Coerced<String>>| {
+        let keeps_quota = suppress.0.is_some_and(|suppress| suppress.0 == "1");
+        // A failure is logged where it is found, as by Tyk.
+        let _ = ask(Question::SetSession { key, session, keeps_quota });
+    };
+    globals.set("TykSetKeyData", Function::new(ctx.clone(), set)?)?;
     Ok(())
 }
 
-/// Has a request made, and waits for its answer as long as the script may run.
-fn ask(host: &Host, deadline: Option<Instant>, request: String) -> String {
-    let failed = |text: &str| {
-        format!("{{\"Code\":0,\"code\":0,\"Body\":\"{text}\",\"body\":\"{text}\",\"Headers\":{{}},\"headers\":{{}}}}")
-    };
+/// Asks a question, and waits for its answer as long as the script may run.
+fn ask(host: &Host, deadline: Option<Instant>, question: Question) -> Result<String, &'static str> {
     let (Some(host), Some(deadline)) = (host.borrow().clone(), deadline) else {
-        return failed("requests are made only while a request is handled");
+        return Err("requests are made only while a request is handled");
     };
     let (reply, answer) = sync_channel(1);
-    if host.blocking_send(HostRequest { request, reply }).is_err() {
-        return failed("the client has gone");
+    if host.blocking_send(HostRequest { question, reply }).is_err() {
+        return Err("the client has gone");
     }
     let left = deadline.saturating_duration_since(Instant::now());
-    answer.recv_timeout(left).unwrap_or_else(|_| failed("no answer in time"))
+    answer.recv_timeout(left).map_err(|_| "no answer in time")
 }

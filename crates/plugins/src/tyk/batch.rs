@@ -58,20 +58,20 @@ struct Requests {
 
 /// One of its requests.
 #[derive(Debug, Deserialize)]
-struct Item {
+pub(super) struct Item {
     #[serde(default)]
-    method: String,
+    pub(super) method: String,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
-    body: String,
-    relative_url: String,
+    pub(super) body: String,
+    pub(super) relative_url: String,
 }
 
 /// Most requests of a batch.
-const MOST_REQUESTS: usize = 1000;
+pub(super) const MOST_REQUESTS: usize = 1000;
 /// Bytes that the bodies of all answers to a batch may have.
-const MOST_ANSWERS: usize = 16 << 20;
+pub(super) const MOST_ANSWERS: usize = 16 << 20;
 /// Longest time for one answer.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Tyk's words for a batch that cannot be read.

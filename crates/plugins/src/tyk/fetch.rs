@@ -10,7 +10,7 @@ use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
 use crate::requests::batch_requests::connection::{Connection, Fault};
-use crate::tyk::batch::canonical;
+use crate::tyk::batch::{Item, MOST_ANSWERS, MOST_REQUESTS, canonical};
 
 /// Most bytes of an answer.
 const MOST_ANSWER: usize = 4 << 20;
@@ -39,6 +39,20 @@ struct Asked {
     form: BTreeMap<String, String>,
 }
 
+/// A batch as scripts write it.
+#[derive(Debug, Deserialize)]
+struct Batch {
+    requests: Vec<Item>,
+}
+
+/// An answer.
+struct Answered {
+    code: u16,
+    /// Lists of values by names.
+    headers: Value,
+    body: String,
+}
+
 /// An answer as scripts read it.
 fn answered(code: u16, headers: &Value, body: &str) -> String {
     json!({ "Code": code, "Body": body, "Headers": headers, "code": code, "body": body, "headers": headers })
@@ -57,8 +71,13 @@ impl Fetch {
 
     /// Makes a request; its answer.
     pub(super) async fn answer(&self, request: &str) -> String {
-        match self.ask(request).await {
-            Ok(answer) => answer,
+        let asked = serde_json::from_str(request).map_err(|error| format!("the request is no JSON: {error}"));
+        let answer = match asked {
+            Ok(asked) => self.ask(&asked).await,
+            Err(reason) => Err(reason),
+        };
+        match answer {
+            Ok(Answered { code, headers, body }) => answered(code, &headers, &body),
             Err(reason) => {
                 tracing::warn!(reason, "a request of a script or an event has no answer");
                 failed(&reason)
@@ -66,8 +85,32 @@ impl Fetch {
         }
     }
 
-    async fn ask(&self, request: &str) -> Result<String, String> {
-        let asked: Asked = serde_json::from_str(request).map_err(|error| format!("the request is no JSON: {error}"))?;
+    /// Makes the requests of a batch (`TykBatchRequest`), whose URLs are whole, one after the other; `None` for what is no
+    /// batch. A request without an answer has an empty one, as in Tyk.
+    pub(super) async fn batch(&self, batch: &str) -> Option<String> {
+        let batch: Batch = serde_json::from_str(batch).ok()?;
+        let (mut replies, mut bytes) = (Vec::new(), 0);
+        for item in batch.requests.into_iter().take(MOST_REQUESTS) {
+            let Item { method, headers, body, relative_url } = item;
+            let asked = Asked { method, headers, body, domain: relative_url.clone(), ..Asked::default() };
+            let answer = self.ask(&asked).await.and_then(|answer| {
+                bytes += answer.body.len();
+                if bytes > MOST_ANSWERS { Err("there is no room for the answer".to_owned()) } else { Ok(answer) }
+            });
+            replies.push(match answer {
+                Ok(Answered { code, headers, body }) => {
+                    json!({ "relative_url": relative_url, "code": code, "headers": headers, "body": body })
+                }
+                Err(reason) => {
+                    tracing::warn!(reason, "a request of a script's batch has no answer");
+                    json!({ "relative_url": "", "code": 0, "headers": null, "body": "" })
+                }
+            });
+        }
+        Some(Value::Array(replies).to_string())
+    }
+
+    async fn ask(&self, asked: &Asked) -> Result<Answered, String> {
         let url = format!("{}{}", asked.domain, asked.resource);
         let (scheme, rest) = url.split_once("://").ok_or("expected a Domain such as http://example.com")?;
         let is_tls = match scheme {
@@ -104,7 +147,8 @@ impl Fetch {
             }
         }
         let body = answer.body.transpose()?.unwrap_or_default();
-        Ok(answered(answer.status, &Value::Object(headers), &String::from_utf8_lossy(&body)))
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Ok(Answered { code: answer.status, headers: headers.into(), body })
     }
 }
 

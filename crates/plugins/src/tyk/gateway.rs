@@ -15,9 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use weir_plugin::{
-    CompileCx, Compiled, Define, Flow, Io, LocalFuture, NO_ROOM, Phases, Plugin, RequestCx, StateRegistry,
-};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, StateRegistry};
 
 use super::sessions::remote::{self, Remote};
 use super::sessions::{Policies, RemoteSessions, Sessions};
@@ -84,6 +82,8 @@ pub struct ApiRequest {
     pub body: Vec<u8>,
     /// Sessions in Redis; `None`: they are in this process.
     pub remote: Option<RemoteSessions>,
+    /// True for a question of the gateway itself, which needs no secret.
+    pub is_own: bool,
 }
 
 /// An answer of the gateway API.
@@ -140,6 +140,29 @@ impl Door {
         Some(self.behind.get()?.api.answer(request))
     }
 
+    /// Asks what answers, and meanwhile runs the commands that it has for Redis.
+    ///
+    /// # Errors
+    /// Nothing answers yet, or no more.
+    pub(super) async fn answer(
+        &self,
+        remote: Option<&Remote>,
+        request: impl FnOnce(Option<RemoteSessions>) -> ApiRequest,
+    ) -> Result<ApiAnswer, &'static str> {
+        let behind = self.behind.get().ok_or("the gateway API has not started yet")?;
+        let permit = Arc::clone(&behind.permits).acquire_owned().await.map_err(|_| "the gateway stops")?;
+        let (sessions, commands) = remote.map(Remote::open).unzip();
+        let request = request(sessions);
+        let (sender, answer) = oneshot::channel();
+        let api = Arc::clone(&behind.api);
+        (behind.offload)(Box::new(move || {
+            // Whoever has asked may have gone; then nobody takes it.
+            let _ = sender.send(api.answer(request));
+            drop(permit);
+        }));
+        serve(remote, answer, commands).await.map_err(|_| "the gateway API has no room")
+    }
+
     /// Opens the door.
     pub fn open(&self, api: Arc<dyn GatewayApi>, offload: Offload) {
         let permits = Arc::new(Semaphore::new(AT_ONCE));
@@ -187,23 +210,13 @@ impl Plugin for Entrance {
                 let is_there = remote.ping().await.is_ok();
                 return self.tell_health(cx, Some(is_there));
             }
-            let Some(behind) = self.door.behind.get() else {
-                return cx.fail(503, "the gateway API has not started yet");
-            };
-            let Ok(permit) = Arc::clone(&behind.permits).acquire_owned().await else {
-                return cx.fail(503, "the gateway stops");
-            };
             let path = String::from_utf8_lossy(cx.request().path()).into_owned();
-            let (remote, commands) = self.remote.as_ref().map(Remote::open).unzip();
-            let request = request(cx, path.strip_prefix("/tyk/").unwrap_or_default(), remote);
-            let (sender, answer) = oneshot::channel();
-            let api = Arc::clone(&behind.api);
-            (behind.offload)(Box::new(move || {
-                // Whoever has asked may have gone; then nobody takes it.
-                let _ = sender.send(api.answer(request));
-                drop(permit);
-            }));
-            let Ok(answer) = self.serve(answer, commands).await else { return Flow::Abort(NO_ROOM) };
+            let path = path.strip_prefix("/tyk/").unwrap_or_default();
+            let answer = self.door.answer(self.remote.as_ref(), |remote| request(cx, path, remote)).await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(reason) => return cx.fail(503, reason),
+            };
             let mut reply = cx.reply(answer.status).field("Content-Type", answer.content_type.as_bytes());
             for (name, value) in &answer.fields {
                 reply = reply.field(name, value.as_bytes());
@@ -222,27 +235,27 @@ impl Entrance {
         let (status, kind, body) = health.readiness();
         cx.reply(status).field("Content-Type", kind).body(body).done()
     }
+}
 
-    /// Waits for an answer, and meanwhile runs the commands that it needs.
-    async fn serve(
-        &self,
-        answer: oneshot::Receiver<ApiAnswer>,
-        mut commands: Option<mpsc::Receiver<remote::Command>>,
-    ) -> Result<ApiAnswer, oneshot::error::RecvError> {
-        let mut answer = pin!(answer);
-        loop {
-            let next = poll_fn(|task| {
-                let command = commands.as_mut().map_or(Poll::Ready(None), |commands| commands.poll_recv(task));
-                match command {
-                    Poll::Ready(Some(command)) => Poll::Ready(Err(command)),
-                    _ => answer.as_mut().poll(task).map(Ok),
-                }
-            });
-            match (next.await, &self.remote) {
-                (Ok(answer), _) => return answer,
-                (Err(command), Some(remote)) => remote.run(command).await,
-                (Err(command), None) => drop(command),
+/// Waits for an answer, and meanwhile runs the commands that it needs.
+async fn serve(
+    remote: Option<&Remote>,
+    answer: oneshot::Receiver<ApiAnswer>,
+    mut commands: Option<mpsc::Receiver<remote::Command>>,
+) -> Result<ApiAnswer, oneshot::error::RecvError> {
+    let mut answer = pin!(answer);
+    loop {
+        let next = poll_fn(|task| {
+            let command = commands.as_mut().map_or(Poll::Ready(None), |commands| commands.poll_recv(task));
+            match command {
+                Poll::Ready(Some(command)) => Poll::Ready(Err(command)),
+                _ => answer.as_mut().poll(task).map(Ok),
             }
+        });
+        match (next.await, remote) {
+            (Ok(answer), _) => return answer,
+            (Err(command), Some(remote)) => remote.run(command).await,
+            (Err(command), None) => drop(command),
         }
     }
 }
@@ -262,5 +275,6 @@ fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> Ap
         secret: text(request.field_str("x-tyk-authorization").unwrap_or_default()),
         body: cx.body().unwrap_or_default().to_vec(),
         remote,
+        is_own: false,
     }
 }

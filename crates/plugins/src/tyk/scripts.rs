@@ -15,6 +15,7 @@ use weir_javascript::Entry;
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 
 use super::body;
+use super::sessions::remote;
 use super::shared::{self, Known};
 use exchange::Returned;
 use runner::{Runner, wait};
@@ -45,6 +46,8 @@ pub(crate) struct Conf {
     config_data: Map<String, Value>,
     /// Seconds that a call may take (`jsvm_timeout`); 0: 5.
     timeout: u32,
+    /// The Redis of sessions.
+    storage: remote::Conf,
 }
 
 /// A script.
@@ -64,7 +67,7 @@ fn compile(conf: Conf, is_pre: bool, cx: &CompileCx<'_>) -> Option<Compiled> {
     Some(Compiled::build(move |build| {
         Ok(Scripts {
             place: shared::place(build, &conf.api_id),
-            runner: compiled.build(build),
+            runner: compiled.build(&conf.storage, build)?,
             middleware: conf.middleware.into(),
             is_pre,
         })

@@ -84,6 +84,9 @@ pub(super) fn virtuals(
     made.insert("listen_path", text(api.text("proxy.listen_path")));
     made.insert("scripts", list(mark, texts));
     made.insert("timeout", number(conf.jsvm_timeout.into()));
+    if let Some(storage) = &conf.storage {
+        made.insert("storage", Node::from(storage));
+    }
     made.insert("versions", versions.clone());
     if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
         made.insert("config_data", data.clone());
@@ -160,6 +163,9 @@ fn plugin(
     made.insert("scripts", list(mark, texts));
     made.insert("middleware", list(mark, names));
     made.insert("timeout", number(conf.jsvm_timeout.into()));
+    if let Some(storage) = &conf.storage {
+        made.insert("storage", Node::from(storage));
+    }
     if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
         made.insert("config_data", data.clone());
     }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{Site, error, keyed, keyless, right, send, told};
-use crate::harness::{Answer, Origin, weir};
+use crate::harness::{Answer, Origin, Redis, weir};
 
 /// Writes a script into the folder `middleware`.
 fn script(site: &Site, name: &str, text: &str) {
@@ -74,7 +74,13 @@ fn scripts_change_requests_and_answer() {
             "asks",
             &format!(
                 "var answer = JSON.parse(TykMakeHttpRequest(JSON.stringify({{Method: 'POST', Domain: 'http://{}', Resource: '/r', Headers: {{'X-S': 's'}}, Body: 'b'}})));
-                 request.SetHeaders['X-Answer'] = answer.Code + ' ' + answer.Body;",
+                 request.SetHeaders['X-Answer'] = answer.Code + ' ' + answer.Body;
+                 var batch = JSON.parse(TykBatchRequest(JSON.stringify({{requests: [
+                     {{method: 'PUT', headers: {{'X-S': 't'}}, body: 'b', relative_url: 'http://{}/one?a=1'}},
+                     {{method: 'GET', relative_url: 'http://127.0.0.1:1/'}}]}})));
+                 request.SetHeaders['X-Batch'] = batch.map(function (one) {{ return one.code + ' ' + one.body; }}).join(',')
+                     + TykBatchRequest('nonsense');",
+                service.node(),
                 service.node()
             ),
         ),
@@ -105,6 +111,7 @@ fn scripts_change_requests_and_answer() {
     assert_eq!(send(&gateway, "GET /sc/a").status, 200, "others go on");
     assert_eq!(send(&gateway, "GET /asks/").status, 200);
     assert_eq!(site.origin.last().field("X-Answer"), Some("200 POST /r s"));
+    assert_eq!(site.origin.last().field("X-Batch"), Some("200 PUT /one?a=1 t,0 undefined"));
 }
 
 #[test]
@@ -182,16 +189,61 @@ fn definitions_in_the_oas_form_have_the_same() {
     assert_eq!(send(&gateway, "POST /oas/tyk/batch/\n\n{\"requests\": []}").json(), json!([]));
 }
 
+/// Scripts read sessions of keys and change them, in this process and in Redis.
+#[test]
+fn scripts_know_the_sessions_of_keys() {
+    let redis = Redis::start();
+    let in_redis = json!({"type": "redis", "host": "127.0.0.1", "port": redis.port});
+    for storage in [Value::Null, in_redis] {
+        let site = Site::new();
+        script(
+            &site,
+            "sessions",
+            &middleware(
+                "sessions",
+                "var key = request.Headers['X-Key'][0];
+                 var session = JSON.parse(TykGetKeyData(key, config.APIID));
+                 request.SetHeaders['X-Rate'] = String(session.rate === undefined ? session.message : session.rate);
+                 if (request.Params.rate) {
+                     session.rate = parseInt(request.Params.rate[0]);
+                     TykSetKeyData(key, JSON.stringify(session), 1);
+                 }
+                 if (request.Params.wrong) { TykSetKeyData(key, 'nonsense', 0); }",
+            ),
+        );
+        site.api("keyed", keyed("keyed"));
+        site.api("open", scripted(keyless("open", "/open/", "/"), &["sessions"], &[]));
+        let more = match &storage {
+            Value::Null => json!({}),
+            storage => json!({"storage": storage}),
+        };
+        let gateway = crate::harness::Start::at(&site.conf(more)).start();
+        let key = super::key(&gateway, &right("keyed", json!({"rate": 100, "meta_data": {"a": "b"}})));
+        let rate = |query: &str, key: &str| {
+            let response = send(&gateway, &format!("GET /open/{query}\nX-Key: {key}"));
+            assert_eq!(response.status, 200, "{response:?}");
+            site.origin.last().field("X-Rate").unwrap_or_default().to_owned()
+        };
+        assert_eq!(rate("", &key), "100");
+        assert_eq!(rate("?rate=7", &key), "100");
+        assert_eq!(rate("?wrong=1", &key), "7");
+        assert_eq!(rate("", &key), "7");
+        let (status, session) = super::ask(&gateway, "GET", &format!("/tyk/keys/{key}?api_id=keyed"), &Value::Null);
+        assert_eq!(
+            (status, &session["rate"], &session["meta_data"]),
+            (200, &json!(7), &json!({"a": "b"})),
+            "{session}"
+        );
+        assert_eq!(send(&gateway, &format!("GET /keyed/\nAuthorization: {key}")).status, 200);
+        assert_eq!(rate("", "nobody"), "Key not found");
+    }
+}
+
 #[test]
 fn scripts_that_cannot_run_are_refused_with_their_names() {
     for (text, hooks, expected) in [
         (Some("var own = {"), json!({}), "middleware/own.js"),
         (Some("var other = 1;"), json!({}), "is not defined"),
-        (
-            Some("var own = new TykJS.TykMiddleware.NewMiddleware({}); function f() { TykSetKeyData('a', 'b', 0); }"),
-            json!({}),
-            "TykSetKeyData is not supported",
-        ),
         (None, json!({}), "there is no such script"),
         (Some(""), json!({"driver": "python"}), "middleware in 'python' is not supported"),
         (Some(""), json!({"driver": "goplugin"}), "middleware in 'goplugin' is not supported"),

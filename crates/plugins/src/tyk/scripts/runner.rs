@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use weir_javascript::{Call, Engine, Entry, Fault, HostRequest, Limits, Program, Script};
+use weir_javascript::{Call, Engine, Entry, Fault, HostRequest, Limits, Program, Question, Script};
 use weir_plugin::{BuildCx, CompileCx, Flow, Invalid, RequestCx};
 
 use super::ScriptConf;
 use crate::tyk::fetch::{self, Fetch};
+use crate::tyk::gateway::{ApiAnswer, ApiRequest, Door};
+use crate::tyk::sessions::remote::{self, Remote};
 
 /// Seconds that a call may take where nothing is said.
 const TIMEOUT: u32 = 5;
@@ -35,6 +37,10 @@ pub(super) struct Compiled {
 pub(super) struct Runner {
     scripts: Compiled,
     fetch: Fetch,
+    /// The way to the sessions of keys.
+    door: Arc<Door>,
+    /// The Redis of sessions.
+    remote: Option<Remote>,
 }
 
 impl Compiled {
@@ -55,8 +61,9 @@ impl Compiled {
         Some(Self { program, entry, config, time: limits.time })
     }
 
-    pub(super) fn build(self, build: &BuildCx<'_>) -> Runner {
-        Runner { scripts: self, fetch: Fetch::new(build.network) }
+    pub(super) fn build(self, storage: &remote::Conf, build: &BuildCx<'_>) -> Result<Runner, Invalid> {
+        let (fetch, door, remote) = (Fetch::new(build.network), Door::of(build.states), storage.build(build)?);
+        Ok(Runner { scripts: self, fetch, door, remote })
     }
 }
 
@@ -82,7 +89,7 @@ impl Runner {
         }
     }
 
-    /// Calls a script, and meanwhile makes the requests that it wants.
+    /// Calls a script, and meanwhile answers its questions.
     async fn call(&self, name: &str, arguments: [String; 3]) -> Result<String, Fault> {
         let (host, mut requests) = mpsc::channel::<HostRequest>(1);
         let (program, entry) = (Arc::clone(&self.scripts.program), self.scripts.entry);
@@ -96,11 +103,45 @@ impl Runner {
             match next.await {
                 Ok(outcome) => return outcome.unwrap_or(Err(Fault::Busy)),
                 Err(request) => {
-                    let answer = weir_runtime::timeout(self.time(), self.fetch.answer(&request.request)).await;
+                    let answer = weir_runtime::timeout(self.time(), self.answer(request.question)).await;
                     // A script that was ended waits no longer.
                     let _ = request.reply.try_send(answer.unwrap_or_else(|| fetch::failed("no answer in time")));
                 }
             }
         }
+    }
+
+    /// The answer to a question of a script, in JSON.
+    async fn answer(&self, question: Question) -> String {
+        match question {
+            Question::Http(request) => self.fetch.answer(&request).await,
+            Question::Batch(batch) => self.fetch.batch(&batch).await.unwrap_or_default(),
+            Question::Session(key, api) => {
+                let answer = self.ask("GET", &key, vec![("api_id".to_owned(), api)], Vec::new()).await;
+                // Of a key that is not there Tyk gives its refusal as well.
+                let text = answer.map(|answer| String::from_utf8_lossy(&answer.body).trim().to_owned());
+                text.filter(|text| text.starts_with('{')).unwrap_or_else(|| "{}".to_owned())
+            }
+            Question::SetSession { key, session, keeps_quota } => {
+                let query = vec![("suppress_reset".to_owned(), u8::from(keeps_quota).to_string())];
+                let mut answer = self.ask("PUT", &key, query.clone(), session.clone().into_bytes()).await;
+                if answer.as_ref().is_some_and(|answer| answer.status == 404) {
+                    answer = self.ask("POST", &key, query, session.into_bytes()).await;
+                }
+                if let Some(refused) = answer.filter(|answer| answer.status != 200) {
+                    let told = String::from_utf8_lossy(&refused.body);
+                    tracing::warn!(status = refused.status, told = told.trim(), "TykSetKeyData has changed nothing");
+                }
+                String::new()
+            }
+        }
+    }
+
+    /// Asks the gateway API about a key; `None`, which is logged, where nothing answers.
+    async fn ask(&self, method: &str, key: &str, query: Vec<(String, String)>, body: Vec<u8>) -> Option<ApiAnswer> {
+        let (method, path) = (method.to_owned(), format!("keys/{key}"));
+        let request = |remote| ApiRequest { method, path, query, secret: String::new(), body, remote, is_own: true };
+        let answer = self.door.answer(self.remote.as_ref(), request).await;
+        answer.inspect_err(|reason| tracing::warn!(reason, "a script gets no session")).ok()
     }
 }

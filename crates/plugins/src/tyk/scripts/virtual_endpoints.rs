@@ -15,6 +15,7 @@ use super::runner::{self, Runner, wait};
 use super::{ScriptConf, exchange};
 use crate::tyk::body;
 use crate::tyk::entries::{Entries, entries};
+use crate::tyk::sessions::remote;
 use crate::tyk::shared::{self, Known, ListenPath};
 
 /// The definition.
@@ -38,6 +39,8 @@ pub(crate) struct Conf {
     config_data: Map<String, Value>,
     /// Seconds that a call may take (`jsvm_timeout`); 0: 5.
     timeout: u32,
+    /// The Redis of sessions.
+    storage: remote::Conf,
     /// The versions, in the order of those of `api`.
     versions: Vec<VersionConf>,
 }
@@ -108,7 +111,7 @@ impl Define for Virtual {
         }
         Some(Compiled::build(move |build| {
             let place = shared::place(build, &conf.api_id);
-            Ok(Endpoints { place, runner: compiled.build(build), listen, versions: versions.into() })
+            Ok(Endpoints { place, runner: compiled.build(&conf.storage, build)?, listen, versions: versions.into() })
         }))
     }
 }
