@@ -45,6 +45,12 @@ pub struct Conf {
     pub of_dashboard: bool,
     /// Seconds that an upstream may take.
     pub proxy_default_timeout: u32,
+    /// True where uptime tests are not made.
+    pub uptime_disabled: bool,
+    /// Seconds between two uptime tests of a target; 0: 10.
+    pub uptime_wait: u32,
+    /// Failed uptime tests by which a target is down, and good ones by which it is up again; 0: 3.
+    pub uptime_samples: u32,
     /// Seconds that a script may take; 0: the default.
     pub jsvm_timeout: u32,
     /// The Redis of sessions, in the fields of `weir_plugins::tyk`; none: sessions are in the data directory.
@@ -115,6 +121,9 @@ impl Default for Conf {
             of_dashboard: false,
             proxy_default_timeout: 0,
             analytics: None,
+            uptime_disabled: false,
+            uptime_wait: 0,
+            uptime_samples: 0,
             jsvm_timeout: 0,
             storage: None,
         }
@@ -163,6 +172,10 @@ impl Conf {
             health_check: flag("health_check.enable_health_checks"),
             of_dashboard: flag("use_db_app_configs"),
             proxy_default_timeout: number("proxy_default_timeout").unwrap_or_default().min(86_400) as u32,
+            uptime_disabled: flag("uptime_tests.disable"),
+            uptime_wait: number("uptime_tests.config.time_wait").unwrap_or_default().min(86_400) as u32,
+            uptime_samples: number("uptime_tests.config.failure_trigger_sample_size").unwrap_or_default().min(254)
+                as u32,
             jsvm_timeout: number("jsvm_timeout").unwrap_or_default().min(60) as u32,
             storage: storage::read(value)?,
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
@@ -303,5 +316,5 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
     ("event_handlers.events", "only events of API definitions are sent"),
     ("override_messages", "messages of errors are Tyk's own"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
-    ("uptime_tests.config.enable_uptime_analytics", "uptime tests are not made"),
+    ("uptime_tests.config.enable_uptime_analytics", "results of uptime tests are not recorded"),
 ];

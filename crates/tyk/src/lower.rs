@@ -10,6 +10,7 @@ mod access;
 mod analytics;
 mod middleware;
 mod target;
+mod uptime;
 mod versions;
 
 use weir_config::{Diagnostic, Entity, Id, Key, Kind, Lowered, Mark, Matching, Node, ResourceKind};

@@ -7,6 +7,7 @@ mod keys;
 mod paths;
 mod redis;
 mod scripts;
+mod uptime;
 mod ways;
 
 use std::fs;

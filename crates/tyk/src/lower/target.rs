@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Kind, Node};
 
-use super::{flag, list, map, number, text};
+use super::{flag, list, map, number, text, uptime};
 use crate::conf::Conf;
 use crate::definition::Definition;
 
@@ -42,6 +42,7 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
             None => nodes.push((parsed, 1)),
         }
     }
+    let tested: Vec<(String, i64)> = nodes.iter().map(|(url, _)| (url.host.clone(), url.port)).collect();
     let scheme = nodes.first().map_or("http", |(url, _)| url.scheme);
     if nodes.iter().any(|(url, _)| url.scheme != scheme) {
         found.push(api.fault("proxy.target_list", "targets with http and with https in one list are not supported"));
@@ -56,6 +57,9 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
     if scheme == "https" {
         let skips = conf.skips_verification || api.flag("proxy.transport.ssl_insecure_skip_verify");
         item.insert("tls", map(mark, [("verify", flag(!skips))]));
+    }
+    if let Some(checks) = uptime::checks(api, conf, &tested, is_balanced, found) {
+        item.insert("checks", checks);
     }
     if conf.proxy_default_timeout > 0 {
         let seconds = || Node { mark, kind: Kind::Float(f64::from(conf.proxy_default_timeout)) };
