@@ -24,7 +24,7 @@ fn target(name: &'static str) -> (Origin, Arc<AtomicU16>) {
     (origin, status)
 }
 
-fn definition(targets: &[&Origin], tests: Value) -> Value {
+fn definition(targets: &[&Origin], tests: &Value) -> Value {
     let mut definition = keyless("up", "/up/", "/");
     definition["proxy"]["enable_load_balancing"] = true.into();
     definition["proxy"]["check_host_against_uptime_tests"] = true.into();
@@ -52,7 +52,7 @@ fn targets_that_fail_their_tests_get_no_requests() {
     let site = Site::new();
     let ((one, of_one), (other, of_other)) = (target("one"), target("other"));
     let test = |origin: &Origin| json!({ "url": format!("http://{}/health?deep=1", origin.node()), "method": "POST", "body": "b", "headers": {"X-Test": "t"}, "timeout": 1_000_000_000u64 });
-    site.api("up", definition(&[&one, &other], json!([test(&other), test(&one)])));
+    site.api("up", definition(&[&one, &other], &json!([test(&other), test(&one)])));
     let conf = json!({"uptime_tests": {"config": {"time_wait": 1, "failure_trigger_sample_size": 2}}});
     let gateway = Start::at(&site.conf(conf)).start();
     let await_them = |names: &[&str]| {
@@ -83,13 +83,13 @@ fn tests_that_cannot_be_made_are_told_with_their_reason() {
         (json!([{ "url": "http://" }]), "expected the URL of a test with a host and a port"),
     ] {
         let site = Site::new();
-        site.api("up", definition(&[&one, &other], tests));
+        site.api("up", definition(&[&one, &other], &tests));
         let (status, out, err) = weir(&["check", &site.apps().display().to_string()]);
         let told = out + &err;
         assert!(status == 0 && told.contains(reason), "{reason}: {told}");
     }
     let site = Site::new();
-    let mut unused = definition(&[&one], json!([url(&one, "/a")]));
+    let mut unused = definition(&[&one], &json!([url(&one, "/a")]));
     unused["proxy"]["check_host_against_uptime_tests"] = false.into();
     site.api("up", unused);
     let (_, out, err) = weir(&["check", &site.apps().display().to_string()]);
