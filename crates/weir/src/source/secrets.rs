@@ -160,8 +160,13 @@ static ENDS: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let mut names: Vec<&str> = paths.filter_map(|path| path.rsplit('.').find(|step| *step != "*")).collect();
     names.sort_unstable();
     names.dedup();
-    let is_covered = |name: &str| names.iter().any(|other| *other != name && name.ends_with(other));
-    let ends = names.iter().filter(|name| !is_covered(name)).map(|name| format!("{}\"", regex::escape(name)));
+    // A name that plugins' names end with, such as `auth`, is looked for as a whole.
+    let is_whole = |name: &str| definitions().iter().any(|definition| definition.name().ends_with(name));
+    let is_covered = |name: &str| names.iter().any(|other| *other != name && name.ends_with(other) && !is_whole(other));
+    let ends = names.iter().filter(|name| !is_covered(name)).map(|name| {
+        let quote = if is_whole(name) { "\"" } else { "" };
+        format!("{quote}{}\"", regex::escape(name))
+    });
     RegexSet::new(ends).ok()
 });
 
