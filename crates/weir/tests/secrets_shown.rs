@@ -78,6 +78,7 @@ impl Secrets {
         };
         let limits = json!({
             "limit-count": limit(json!({ "count": 1, "time_window": 1 })),
+            "graphql-limit-count": limit(json!({ "count": 1, "time_window": 1 })),
             "limit-req": limit(json!({ "rate": 1, "burst": 0 })),
             "limit-conn": limit(json!({ "conn": 1, "burst": 0, "default_conn_delay": 1 })),
             "workflow": { "rules": [{ "actions": [["limit-count", limit(json!({ "count": 1, "time_window": 1 }))]] }] },
