@@ -60,11 +60,11 @@ pub fn ask(name: &str) -> bool {
 /// Progress of a certificate for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// It is there.
+    /// A certificate is there.
     Held,
     /// The last order has failed, for this reason, and none is made for a while.
     Failed(String),
-    /// It is ordered, or nobody has asked for it.
+    /// One is ordered, or nobody has asked for it.
     Open,
 }
 

@@ -58,7 +58,7 @@ impl Challenges<'_> {
     async fn end(&self, token: &str) {
         ISSUED.end_challenge(token);
         if let Some(storage) = self.0 {
-            // It ends by itself after a while.
+            // One that stays ends by itself after a while.
             let _ = storage.end_challenge(token).await;
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, OnceLock};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value as Json, json};
-use weir_redis::{Client, Script, Value};
+use weir_redis::{Client, GET, REMOVE, Script, Value};
 
 use crate::authority::{Authority, Place, Redis};
 use crate::issued::now;
@@ -20,7 +20,6 @@ const LOCKED: &str = "60";
 /// Seconds for which the answer to a challenge is kept.
 const CHALLENGED: &str = "3600";
 
-static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
 static SET: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "if ARGV[2] then return redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2]) end \
@@ -29,7 +28,6 @@ static SET: LazyLock<Script> = LazyLock::new(|| {
 });
 static ADD: LazyLock<Script> =
     LazyLock::new(|| Script::new("return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[2])"));
-static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('DEL', KEYS[1])"));
 
 /// The key of the answer to a challenge.
 #[must_use]
@@ -93,14 +91,12 @@ impl<'a> Storage<'a> {
     /// Keeps other gateways from ordering a certificate; false where one of them orders it already, or has failed of late.
     pub(crate) async fn lock(&self, name: &str) -> Result<bool, String> {
         let Kept::Redis(client, redis) = &self.kept else { return Ok(true) };
-        if let Value::BulkString(_) =
-            client.run(&GET, &key(redis, "fail_backoff", name), &[]).await.map_err(|error| away(&error))?
-        {
+        if let Value::BulkString(_) = run(client, &GET, &key(redis, "fail_backoff", name), &[]).await? {
             return Ok(false);
         }
         let key = key(redis, "update_lock", name);
         let locked = client.run_once(&ADD, &key, &[b"placeholder", LOCKED.as_bytes()]).await;
-        Ok(locked.map_err(|error| away(&error))? == Value::Okay)
+        Ok(locked.map_err(away)? == Value::Okay)
     }
 
     /// Lets others order a certificate again: after the pause, where the order has failed.
@@ -110,26 +106,21 @@ impl<'a> Storage<'a> {
             let pause = self.authority.pause.as_secs().max(1);
             let until = now().as_secs().saturating_add(pause).to_string();
             let arguments: [&[u8]; 2] = [until.as_bytes(), &pause.to_string().into_bytes()];
-            client.run(&SET, &key(redis, "fail_backoff", name), &arguments).await.map_err(|error| away(&error))?;
+            run(client, &SET, &key(redis, "fail_backoff", name), &arguments).await?;
         }
-        client.run(&REMOVE, &key(redis, "update_lock", name), &[]).await.map(drop).map_err(|error| away(&error))
+        run(client, &REMOVE, &key(redis, "update_lock", name), &[]).await.map(drop)
     }
 
     /// Keeps the answer to a challenge, which any gateway may be asked for.
     pub(crate) async fn put_challenge(&self, token: &str, answer: &str) -> Result<(), String> {
         let Kept::Redis(client, redis) = &self.kept else { return Ok(()) };
         let key = challenge_key(&redis.namespace, token);
-        let arguments = [answer.as_bytes(), CHALLENGED.as_bytes()];
-        client.run(&SET, key.as_bytes(), &arguments).await.map(drop).map_err(|error| away(&error))
+        run(client, &SET, key.as_bytes(), &[answer.as_bytes(), CHALLENGED.as_bytes()]).await.map(drop)
     }
 
     pub(crate) async fn end_challenge(&self, token: &str) -> Result<(), String> {
         let Kept::Redis(client, redis) = &self.kept else { return Ok(()) };
-        client
-            .run(&REMOVE, challenge_key(&redis.namespace, token).as_bytes(), &[])
-            .await
-            .map(drop)
-            .map_err(|error| away(&error))
+        run(client, &REMOVE, challenge_key(&redis.namespace, token).as_bytes(), &[]).await.map(drop)
     }
 
     /// The account with the authority. Kong's has an RSA key, which is not signed with here, so this is another one.
@@ -152,12 +143,10 @@ impl<'a> Storage<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(format!("{}: {error}", folder.display())),
             },
-            Kept::Redis(client, redis) => {
-                match client.run(&GET, &key(redis, kind, name), &[]).await.map_err(|error| away(&error))? {
-                    Value::BulkString(text) => text,
-                    _ => return Ok(None),
-                }
-            }
+            Kept::Redis(client, redis) => match run(client, &GET, &key(redis, kind, name), &[]).await? {
+                Value::BulkString(text) => text,
+                _ => return Ok(None),
+            },
         };
         Ok(serde_json::from_slice(&text).ok())
     }
@@ -169,11 +158,9 @@ impl<'a> Storage<'a> {
                 let written = write(folder, &file(folder, kind, name)?, text.as_bytes());
                 written.map_err(|error| format!("{}: {error}", folder.display()))
             }
-            Kept::Redis(client, redis) => client
-                .run(&SET, &key(redis, kind, name), &[text.as_bytes()])
-                .await
-                .map(drop)
-                .map_err(|error| away(&error)),
+            Kept::Redis(client, redis) => {
+                run(client, &SET, &key(redis, kind, name), &[text.as_bytes()]).await.map(drop)
+            }
         }
     }
 }
@@ -186,7 +173,12 @@ fn key(redis: &Redis, kind: &str, name: &str) -> Vec<u8> {
     format!("{}{owner}:{kind}:{name}", redis.namespace).into_bytes()
 }
 
-fn away(error: &weir_redis::Error) -> String {
+async fn run(client: &Client, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, String> {
+    client.run(script, key, arguments).await.map_err(away)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as results hand their errors over")]
+fn away(error: weir_redis::Error) -> String {
     format!("Redis does not answer: {error}")
 }
 

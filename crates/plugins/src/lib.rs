@@ -24,6 +24,7 @@ mod external;
 mod fields;
 mod functions;
 mod general;
+mod hex;
 pub mod kong;
 mod number_hash;
 mod observe;

@@ -25,5 +25,5 @@ mod settings;
 pub use client::Client;
 pub use error::Error;
 pub use redis::Value;
-pub use script::Script;
+pub use script::{GET, REMOVE, Script};
 pub use settings::{Server, Settings, Topology};

@@ -1,7 +1,14 @@
 //! Scripts that run in a server, known there by the digest of their text.
 
+use std::sync::LazyLock;
+
 use aws_lc_rs::digest;
 use redis::{Arg, Cmd};
+
+/// Gives the value of the key.
+pub static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
+/// Removes the key; gives 1 where there was one.
+pub static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('DEL', KEYS[1])"));
 
 /// A script.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use tempfile::TempDir;
 
 use crate::dns::Dnsmasq;
 use crate::harness::{
-    ADMIN_KEY, Authority, Gateway, Kind, LIMIT, Origin, Process, RawClient, Redis, Reload, Start, free_port,
-    made_with_go, wait_until,
+    Authority, Gateway, Kind, LIMIT, Origin, Process, Redis, Reload, Start, free_port, made_with_go, wait_until,
 };
+use crate::kong_admin;
 use crate::tls::{curl, https, s_client};
 
 /// A running authority.
@@ -161,7 +161,7 @@ fn a_certificate_is_renewed_before_its_end() {
     let Some(pebble) = made_with_go("pebble") else { return };
     let (place, origin) = (Place::new(), Origin::hello());
     let gateway = place.gateway(&place.document(&origin, json!({ "cert_type": "rsa", "rsa_key_size": 2048 })));
-    // It is renewed after two thirds of that, and the rest is time enough on a machine that does other things as well.
+    // Two thirds of that pass before the renewal; the rest is time enough on a machine that does other things as well.
     let authority = place.start(&pebble, &gateway, 24);
     let _ = authority.ask(&gateway, "shop.test");
     authority.await_certificate(&gateway, "shop.test");
@@ -208,15 +208,7 @@ fn a_store_keeps_certificates_and_orders_them_ahead() {
         let start = Start::stored().argument("--family").argument("kong").data_dir(data.path());
         start.https().settings(&trusted).start()
     };
-    let kong = |gateway: &Gateway, path: &str, body: Value| {
-        let mut client = RawClient::connect(gateway.admin.expect("an Admin API"));
-        let body = body.to_string();
-        let response = client.request(format!(
-            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nKong-Admin-Token: {ADMIN_KEY}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        ));
-        (response.status, serde_json::from_slice::<Value>(&response.body).expect("JSON"))
-    };
+    let kong = |gateway: &Gateway, path: &str, body: Value| kong_admin::ask(gateway, "POST", path, body);
     let mut gateway = start();
     assert_eq!(kong(&gateway, "/acme", json!({ "host": "shop.test" })).0, 404);
     let document = place.document(&origin, json!({ "storage": "kong" }));

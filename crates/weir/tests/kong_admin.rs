@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Response, Start, each, get, wait_until, weir};
 
-fn start() -> Gateway {
+pub(crate) fn start() -> Gateway {
     Start::stored().argument("--family").argument("kong").start()
 }
 
 /// Sends a request to the Admin API, with the token of an administrator.
-fn send(gateway: &Gateway, method: &str, path: &str, body: &str) -> Response {
+pub(crate) fn send(gateway: &Gateway, method: &str, path: &str, body: &str) -> Response {
     let kind = if body.starts_with('{') { "application/json" } else { "application/x-www-form-urlencoded" };
     let mut client = RawClient::connect(gateway.admin.expect("an Admin API"));
     let length = body.len();
@@ -25,14 +25,14 @@ fn send(gateway: &Gateway, method: &str, path: &str, body: &str) -> Response {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "bodies are written where they are passed")]
-fn ask(gateway: &Gateway, method: &str, path: &str, body: impl ToString) -> (u16, Value) {
+pub(crate) fn ask(gateway: &Gateway, method: &str, path: &str, body: impl ToString) -> (u16, Value) {
     let response = send(gateway, method, path, &body.to_string());
     let body = if response.body.is_empty() { Value::Null } else { response.json() };
     (response.status, body)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "bodies are written where they are passed")]
-fn must(gateway: &Gateway, method: &str, path: &str, body: impl ToString) -> Value {
+pub(crate) fn must(gateway: &Gateway, method: &str, path: &str, body: impl ToString) -> Value {
     let body = body.to_string();
     let (status, answer) = ask(gateway, method, path, &body);
     assert!(status < 300, "{method} {path} {body}: {status} {answer}");

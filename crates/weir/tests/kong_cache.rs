@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Answer, Gateway, LIMIT, Origin, RawClient, Redis, Response, Start, get, wait_until};
+use crate::harness::{Answer, Gateway, LIMIT, Origin, Redis, Start, get, wait_until};
+use crate::kong_admin;
 
 /// An origin whose answers count its requests.
 fn origin() -> Origin {
@@ -73,51 +74,36 @@ fn without_redis_requests_go_to_the_upstream() {
     assert_eq!(ask(&gateway, "/a"), seen("answer 1", "Bypass"));
 }
 
-/// Sends a request to Kong's Admin API.
-fn admin(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
-    let mut client = RawClient::connect(gateway.admin.expect("an Admin API"));
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    client.send(format!(
-        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nKong-Admin-Token: {ADMIN_KEY}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    ));
-    client.response_to(method)
-}
-
 #[test]
 fn the_admin_api_shows_and_removes_entries() {
     let redis = Redis::start();
     let remote = json!({ "strategy": "redis", "redis": { "host": "127.0.0.1", "port": redis.port } });
     for conf in [json!({ "strategy": "memory" }), remote] {
         let origin = origin();
-        let gateway = Start::stored().argument("--family").argument("kong").start();
-        let made = |path: &str, body: &Value| {
-            let response = admin(&gateway, "POST", path, body);
-            assert_eq!(response.status, 201, "{response:?}");
-            response.json()
+        let gateway = kong_admin::start();
+        let made = |path: &str, body: Value| {
+            let (status, answer) = kong_admin::ask(&gateway, "POST", path, body);
+            assert_eq!(status, 201, "{answer}");
+            answer
         };
-        made("/services", &json!({ "name": "s", "url": format!("http://{}", origin.node()) }));
-        made("/services/s/routes", &json!({ "paths": ["/"] }));
-        let plugin = made("/plugins", &json!({ "name": "proxy-cache", "config": conf }))["id"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
+        made("/services", json!({ "name": "s", "url": format!("http://{}", origin.node()) }));
+        made("/services/s/routes", json!({ "paths": ["/"] }));
+        let plugin = made("/plugins", json!({ "name": "proxy-cache", "config": conf }));
+        let plugin = plugin["id"].as_str().expect("an id");
         let hit = |path: &str| wait_until("a hit", LIMIT, || (ask(&gateway, path).1 == "Hit").then_some(()));
         let first = gateway.client().request(get("/a"));
         assert_eq!(first.field("x-cache-status"), Some("Miss"));
         let key = first.field("x-cache-key").expect("a key").to_owned();
         hit("/a");
-        let entry = admin(&gateway, "GET", &format!("/proxy-cache/{key}"), &Value::Null);
-        assert_eq!(entry.status, 200);
-        let entry = entry.json();
+        let (status, entry) = kong_admin::ask(&gateway, "GET", &format!("/proxy-cache/{key}"), "");
+        assert_eq!(status, 200);
         assert_eq!(
             (&entry["status"], &entry["body_len"], &entry["ttl"]),
             (&json!(200), &json!(8), &json!(300)),
             "{entry}"
         );
         let place = format!("/proxy-cache/{plugin}/caches/{key}");
-        let status = |method: &str, path: &str| admin(&gateway, method, path, &Value::Null).status;
+        let status = |method: &str, path: &str| kong_admin::send(&gateway, method, path, "").status;
         assert_eq!(status("GET", &place), 200);
         assert_eq!(status("DELETE", &place), 204);
         assert_eq!(status("DELETE", &place), 404);

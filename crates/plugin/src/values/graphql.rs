@@ -37,7 +37,7 @@ impl Graphql {
             None => operations().next()?,
         };
         let mut fields = RootFields { definitions: &definitions, expanded: Vec::new(), list: String::from("[") };
-        fields.add(chosen.selections)?;
+        fields.add(chosen.selections).ok()?;
         let mut root_fields = fields.list;
         if root_fields.len() > 1 {
             root_fields.pop();
@@ -109,66 +109,14 @@ struct Depths<'d, 'a> {
 impl Depths<'_, '_> {
     /// Levels below these selections.
     fn of(&mut self, selections: &[u8]) -> Result<u64, Depth> {
-        let mut tokens = Tokens { text: selections, at: 0 };
-        fn next<'t>(tokens: &mut Tokens<'t>) -> Result<Token<'t>, Depth> {
-            tokens.next().ok_or(Depth::Unreadable)
-        }
-        // Braces that are open, and whether each is a level: those of fragments without a name are none.
-        let mut braces: Vec<bool> = Vec::new();
-        let (mut level, mut deepest) = (0, 0);
-        let mut token = next(&mut tokens)?;
-        loop {
-            let opens = match token {
-                Token::End if braces.is_empty() => return Ok(deepest),
-                Token::Mark(b'}') => {
-                    match braces.pop() {
-                        Some(is_level) => level -= u64::from(is_level),
-                        None => return Err(Depth::Unreadable),
-                    }
-                    token = next(&mut tokens)?;
-                    continue;
-                }
-                Token::Spread => {
-                    token = next(&mut tokens)?;
-                    match token {
-                        Token::Name(name) if name != b"on" => {
-                            deepest = deepest.max(level + self.of_fragment(name)?);
-                            token = next(&mut tokens)?;
-                            token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
-                            continue;
-                        }
-                        Token::Name(_) => {
-                            next(&mut tokens)?;
-                            token = next(&mut tokens)?;
-                        }
-                        _ => {}
-                    }
-                    false
-                }
-                Token::Name(_) => {
-                    token = next(&mut tokens)?;
-                    if matches!(token, Token::Mark(b':')) {
-                        next(&mut tokens)?;
-                        token = next(&mut tokens)?;
-                    }
-                    if matches!(token, Token::Mark(b'(')) {
-                        tokens.skip_brackets(b'(').ok_or(Depth::Unreadable)?;
-                        token = next(&mut tokens)?;
-                    }
-                    true
-                }
-                _ => return Err(Depth::Unreadable),
-            };
-            token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
-            if matches!(token, Token::Mark(b'{')) {
-                braces.push(opens);
-                level += u64::from(opens);
-                deepest = deepest.max(level);
-                token = next(&mut tokens)?;
-            } else if !opens {
-                return Err(Depth::Unreadable);
+        let mut deepest = 0;
+        let own = walk(selections, true, &mut |level, selection| {
+            if let Selection::Spread(name) = selection {
+                deepest = deepest.max(level + self.of_fragment(name)?);
             }
-        }
+            Ok(())
+        })?;
+        Ok(deepest.max(own))
     }
 
     fn of_fragment(&mut self, name: &[u8]) -> Result<u64, Depth> {
@@ -191,6 +139,87 @@ impl Depths<'_, '_> {
             *known = Some(depth);
         }
         Ok(depth)
+    }
+}
+
+/// A selection of a list.
+enum Selection<'a> {
+    /// A field, by its own name.
+    Field(&'a [u8]),
+    /// A fragment that stands elsewhere.
+    Spread(&'a [u8]),
+}
+
+/// Calls `each` with the selections of a list and their levels, from 0; those of fragments without a name count as standing in
+/// their place. The deepest level that was opened. `descends`: what lies in fields is gone through as well, and not passed over.
+fn walk<'a>(
+    selections: &'a [u8],
+    descends: bool,
+    each: &mut dyn FnMut(u64, Selection<'a>) -> Result<(), Depth>,
+) -> Result<u64, Depth> {
+    fn next<'t>(tokens: &mut Tokens<'t>) -> Result<Token<'t>, Depth> {
+        tokens.next().ok_or(Depth::Unreadable)
+    }
+    let mut tokens = Tokens { text: selections, at: 0 };
+    // Braces that are open, and whether each is a level: those of fragments without a name are none. Fragments are gone
+    // through as they come: to look for their ends first would be to read what lies in them once for each.
+    let mut braces: Vec<bool> = Vec::new();
+    let (mut level, mut deepest) = (0, 0);
+    let mut token = next(&mut tokens)?;
+    loop {
+        let opens = match token {
+            Token::End if braces.is_empty() => return Ok(deepest),
+            Token::Mark(b'}') => {
+                level -= u64::from(braces.pop().ok_or(Depth::Unreadable)?);
+                token = next(&mut tokens)?;
+                continue;
+            }
+            Token::Spread => {
+                token = next(&mut tokens)?;
+                match token {
+                    Token::Name(name) if name != b"on" => {
+                        token = next(&mut tokens)?;
+                        token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
+                        each(level, Selection::Spread(name))?;
+                        continue;
+                    }
+                    Token::Name(_) => {
+                        next(&mut tokens)?;
+                        token = next(&mut tokens)?;
+                    }
+                    _ => {}
+                }
+                false
+            }
+            Token::Name(mut name) => {
+                token = next(&mut tokens)?;
+                if matches!(token, Token::Mark(b':')) {
+                    // That was another name for the field, which comes now.
+                    let Token::Name(field) = next(&mut tokens)? else { return Err(Depth::Unreadable) };
+                    name = field;
+                    token = next(&mut tokens)?;
+                }
+                each(level, Selection::Field(name))?;
+                if matches!(token, Token::Mark(b'(')) {
+                    tokens.skip_brackets(b'(').ok_or(Depth::Unreadable)?;
+                    token = next(&mut tokens)?;
+                }
+                true
+            }
+            _ => return Err(Depth::Unreadable),
+        };
+        token = tokens.skip_directives(token).ok_or(Depth::Unreadable)?;
+        match token {
+            Token::Mark(b'{') if opens && !descends => drop(tokens.skip_brackets(b'{').ok_or(Depth::Unreadable)?),
+            Token::Mark(b'{') => {
+                braces.push(opens);
+                level += u64::from(opens);
+                deepest = deepest.max(level);
+            }
+            _ if opens => continue,
+            _ => return Err(Depth::Unreadable),
+        }
+        token = next(&mut tokens)?;
     }
 }
 
@@ -257,77 +286,31 @@ struct RootFields<'d, 'a> {
 }
 
 impl RootFields<'_, '_> {
-    fn add(&mut self, selections: &[u8]) -> Option<()> {
-        let mut tokens = Tokens { text: selections, at: 0 };
-        let mut token = tokens.next()?;
-        // Fragments without a name that are open. They are gone through as they come: to look for their ends first would be
-        // to read what lies in them once for each.
-        let mut open = 0;
-        loop {
-            match token {
-                Token::End => return Some(()),
-                Token::Mark(b'}') if open > 0 => {
-                    open -= 1;
-                    token = tokens.next()?;
-                }
-                Token::Spread => {
-                    token = tokens.next()?;
-                    match token {
-                        Token::Name(name) if name != b"on" => {
-                            token = tokens.next()?;
-                            token = tokens.skip_directives(token)?;
-                            self.add_fragment(name)?;
-                            continue;
-                        }
-                        Token::Name(_) => {
-                            tokens.next()?;
-                            token = tokens.next()?;
-                        }
-                        _ => {}
-                    }
-                    if !matches!(tokens.skip_directives(token)?, Token::Mark(b'{')) {
-                        return None;
-                    }
-                    open += 1;
-                    token = tokens.next()?;
-                }
-                Token::Name(mut name) => {
-                    token = tokens.next()?;
-                    if matches!(token, Token::Mark(b':')) {
-                        // That was another name for the field, which comes now.
-                        let Token::Name(field) = tokens.next()? else { return None };
-                        name = field;
-                        token = tokens.next()?;
-                    }
-                    self.list.push('"');
-                    self.list.push_str(std::str::from_utf8(name).ok()?);
-                    self.list.push_str("\",");
-                    if matches!(token, Token::Mark(b'(')) {
-                        tokens.skip_brackets(b'(')?;
-                        token = tokens.next()?;
-                    }
-                    token = tokens.skip_directives(token)?;
-                    if matches!(token, Token::Mark(b'{')) {
-                        tokens.skip_brackets(b'{')?;
-                        token = tokens.next()?;
-                    }
-                }
-                _ => return None,
+    fn add(&mut self, selections: &[u8]) -> Result<(), Depth> {
+        walk(selections, false, &mut |_, selection| match selection {
+            Selection::Field(name) => {
+                self.list.push('"');
+                self.list.push_str(std::str::from_utf8(name).map_err(|_| Depth::Unreadable)?);
+                self.list.push_str("\",");
+                Ok(())
             }
-        }
+            Selection::Spread(name) => self.add_fragment(name),
+        })
+        .map(drop)
     }
 
-    fn add_fragment(&mut self, name: &[u8]) -> Option<()> {
+    fn add_fragment(&mut self, name: &[u8]) -> Result<(), Depth> {
         let is_it = |definition: &Definition<'_>| definition.operation.is_none() && definition.name == name;
-        let position = self.definitions.iter().position(is_it)?;
+        let position = self.definitions.iter().position(is_it).ok_or(Depth::Unreadable)?;
         if self.expanded.contains(&position) {
-            return Some(());
+            return Ok(());
         }
         if self.expanded.len() >= DEEPEST {
-            return None;
+            return Err(Depth::Unreadable);
         }
         self.expanded.push(position);
-        self.add(self.definitions.get(position)?.selections)
+        let definitions = self.definitions;
+        self.add(definitions.get(position).ok_or(Depth::Unreadable)?.selections)
     }
 }
 

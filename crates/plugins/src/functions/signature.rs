@@ -2,6 +2,8 @@
 
 use aws_lc_rs::{digest, hmac};
 
+use crate::hex;
+
 /// Whose signature it is, and for which service.
 #[derive(Clone)]
 pub(crate) struct Signer {
@@ -43,17 +45,17 @@ impl Signer {
             "{}\n{path}\n{}\n{fields}\n{names}\n{}",
             signed.method,
             signed.query,
-            hex(digest::digest(&digest::SHA256, signed.body).as_ref())
+            hex::encode(digest::digest(&digest::SHA256, signed.body).as_ref())
         );
         let day = signed.time.get(..8).unwrap_or_default();
         let scope = format!("{day}/{}/{}/aws4_request", self.region, self.service);
-        let digest = hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
+        let digest = hex::encode(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
         let text = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{digest}", signed.time);
         let mut key = format!("AWS4{}", self.secret).into_bytes();
         for part in [day, &self.region, &self.service, "aws4_request"] {
             key = sign(&key, part.as_bytes());
         }
-        let signature = hex(&sign(&key, text.as_bytes()));
+        let signature = hex::encode(&sign(&key, text.as_bytes()));
         format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", self.key)
     }
 }
@@ -83,10 +85,6 @@ pub(crate) fn encoded_bytes(path: &[u8]) -> String {
 /// A name as a segment of a path.
 pub(crate) fn encoded(segment: &str) -> String {
     encoded_again(segment).replace('/', "%2F")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A time as requests tell it.

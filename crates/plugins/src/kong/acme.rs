@@ -1,6 +1,6 @@
 //! Kong's `acme`: certificates that an authority issues by itself (RFC 8555), proved over HTTP.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_acme::{Authority, KeyKind, Names, Place};
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
-use weir_redis::{Script, Value};
+use weir_redis::{GET, Value};
 
+use super::redis::Nested;
 use crate::traffic::redis::{Redis, SingleServer};
 
 /// The definition.
@@ -122,30 +123,13 @@ struct Shm {
 
 /// The server of `storage: redis`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 struct RedisStorage {
-    /// Name or address.
-    host: Option<String>,
-    /// Port; 6379.
-    #[schemars(range(min = 1))]
-    port: Option<u16>,
-    /// User of an access control list.
-    username: Option<String>,
-    /// Password.
-    password: Option<String>,
+    #[serde(flatten)]
+    server: Nested,
     /// `password` of older versions.
     auth: Option<String>,
-    /// Number of the database; 0.
-    database: Option<u32>,
-    /// Milliseconds to connect, and again for a reply; 2000.
-    #[schemars(range(min = 1, max = 86_400_000))]
-    timeout: Option<u64>,
-    /// True for TLS.
-    ssl: Option<bool>,
-    /// True where the server's certificate is verified.
-    ssl_verify: Option<bool>,
-    /// Name in the handshake; only that of `host`.
-    server_name: Option<String>,
     /// `server_name` of older versions.
     ssl_server_name: Option<String>,
     /// `extra_options.namespace` of older versions.
@@ -176,8 +160,6 @@ const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 const LONGEST_TOKEN: usize = 256;
 const DAY: f64 = 86_400.0;
 
-static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
-
 fn lets_encrypt() -> String {
     format!("{LETS_ENCRYPT}/directory")
 }
@@ -205,25 +187,10 @@ impl RedisStorage {
     }
 
     fn server(self) -> Result<SingleServer, Invalid> {
-        const PATH: &str = "storage_config.redis";
-        let Some(host) = self.host.filter(|host| !host.is_empty()) else {
-            return Err(Invalid::new(format!("{PATH}.host"), "required field missing: storage redis needs a server"));
-        };
-        if self.server_name.or(self.ssl_server_name).is_some_and(|name| name != host) {
-            let text = "a name other than the host is not supported: write the name as host";
-            return Err(Invalid::new(format!("{PATH}.server_name"), text));
-        }
-        let text = |text: Option<String>| text.filter(|text| !text.is_empty());
-        Ok(SingleServer {
-            host,
-            port: self.port.unwrap_or(6379),
-            username: text(self.username),
-            password: text(self.password.or(self.auth)),
-            database: self.database.unwrap_or(0),
-            timeout: self.timeout.unwrap_or(2000).max(1),
-            ssl: self.ssl.unwrap_or(false),
-            ssl_verify: self.ssl_verify.unwrap_or(false),
-        })
+        let mut server = self.server;
+        server.password = server.password.or(self.auth);
+        server.server_name = server.server_name.or(self.ssl_server_name);
+        server.server("storage_config.redis", "storage redis")
     }
 }
 

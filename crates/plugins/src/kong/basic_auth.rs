@@ -15,6 +15,7 @@ use weir_wire::name::FieldName;
 use super::caller::{Caller, challenge};
 use crate::auth::basic_auth::{BASE64, credentials_of};
 use crate::auth::credentials::{self, CredentialTable, same_secret};
+use crate::hex;
 
 /// The definition.
 #[derive(Debug)]
@@ -64,10 +65,9 @@ fn hash(password: &[u8], consumer_id: &[u8]) -> digest::Digest {
     context.finish()
 }
 
+/// The bytes of a hash that is written in digits.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len() == 40)?;
-    Some(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | *digit as u8)).collect())
+    hex::decode(text).filter(|hash| hash.len() == 20)
 }
 
 impl Define for BasicAuth {

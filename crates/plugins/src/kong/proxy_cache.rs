@@ -21,6 +21,7 @@ use super::redis::{self, RedisFields};
 use crate::cache::directives::Directives;
 use crate::cache::freshness::Lifetime;
 use crate::cache::zone::{Collected, Stored, Zone};
+use crate::hex;
 use crate::traffic::redis::Redis;
 
 /// The definition.
@@ -140,13 +141,7 @@ impl Define for ProxyCache {
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let remote = match conf.strategy {
             Strategy::Memory => None,
-            Strategy::Redis => Some(cx.ok(conf.redis.clone().server().map_err(|fault| {
-                // Other plugins call it `policy`.
-                match fault.path.as_str() {
-                    "redis.host" => Invalid::new("redis.host", "required field missing: strategy redis needs a server"),
-                    _ => fault,
-                }
-            }))?),
+            Strategy::Redis => Some(cx.ok(conf.redis.clone().server("strategy redis"))?),
         };
         for (at, method) in conf.request_method.iter().enumerate() {
             if !["GET", "HEAD", "POST", "PATCH", "PUT"].contains(&method.as_str()) {
@@ -264,7 +259,7 @@ const ROOM: usize = 64 << 20;
 
 impl Plugin for Cached {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let control = self.control(cx.request().head.fields.all(cx.request().buffer.bytes(), &self.fields.control));
+        let control = self.control_of(cx);
         let method = cx.request().method_bytes();
         let is_cacheable = self.methods.iter().any(|known| known.as_bytes() == method);
         let refuses =
@@ -275,14 +270,14 @@ impl Plugin for Cached {
         }
         let key = self.key(cx);
         if self.shown.key {
-            cx.set_response_field(&self.fields.key, |out| out.extend_from_slice(hex(&key).as_bytes()));
+            cx.set_response_field(&self.fields.key, |out| out.extend_from_slice(hex::encode(&key).as_bytes()));
         }
         if self.remote.is_some() {
             self.asked.put(cx, Asked { key, kept: None });
             return Flow::Suspend;
         }
         let found = self.zone.find(&key, |_, _| {});
-        self.decide(cx, key, found.as_deref())
+        self.decide(cx, key, found.as_deref(), &control)
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
@@ -290,9 +285,12 @@ impl Plugin for Cached {
             let (Some(remote), Some(Asked { key, .. })) = (&self.remote, self.asked.take(cx)) else {
                 return Flow::Continue;
             };
-            match remote::find(remote, &hex(&key)).await {
-                Ok(found) => self.decide(cx, key, found.as_ref()),
-                // It is logged already.
+            match remote::find(remote, &hex::encode(&key)).await {
+                Ok(found) => {
+                    let control = self.control_of(cx);
+                    self.decide(cx, key, found.as_ref(), &control)
+                }
+                // The failure is logged already.
                 Err(_) => {
                     self.tell(cx, "Bypass");
                     Flow::Continue
@@ -336,7 +334,7 @@ impl Plugin for Cached {
         if last && let Some((mut stored, mut body)) = asked.kept.take() {
             stored.body = body.take();
             match &self.remote {
-                Some(remote) => remote::store(remote, &hex(&asked.key), &stored, stored.lifetime_ms / 1000),
+                Some(remote) => remote::store(remote, &hex::encode(&asked.key), &stored, stored.lifetime_ms / 1000),
                 None => self.zone.store(&asked.key, Vec::new(), b"", stored),
             }
         }
@@ -346,15 +344,14 @@ impl Plugin for Cached {
 
 impl Cached {
     /// Answers with what was found, or lets the request go on, whose response may be kept.
-    fn decide(&self, cx: &mut RequestCx<'_>, key: [u8; 32], found: Option<&Stored>) -> Flow {
-        let control = self.control(cx.request().head.fields.all(cx.request().buffer.bytes(), &self.fields.control));
+    fn decide(&self, cx: &mut RequestCx<'_>, key: [u8; 32], found: Option<&Stored>, control: &Directives) -> Flow {
         let now_ms = whole_seconds(cx.unix_ms());
         let status = match found {
             None if control.only_if_cached => {
                 return body::error(cx, 504, "The upstream server is timing out", &[]);
             }
             None => "Miss",
-            Some(stored) if self.is_fresh(stored, &control, now_ms) => return self.answer(cx, stored, now_ms),
+            Some(stored) if self.is_fresh(stored, control, now_ms) => return self.answer(cx, stored, now_ms),
             Some(_) => "Refresh",
         };
         self.tell(cx, status);
@@ -368,7 +365,10 @@ impl Cached {
         }
     }
 
-    fn control<'v>(&self, values: impl Iterator<Item = &'v [u8]>) -> Directives {
+    /// The directives of a request, where they are obeyed.
+    fn control_of(&self, cx: &RequestCx<'_>) -> Directives {
+        let request = cx.request();
+        let values = request.head.fields.all(request.buffer.bytes(), &self.fields.control);
         if self.obeys { Directives::read(values) } else { Directives::default() }
     }
 
@@ -489,8 +489,4 @@ fn is_kept(name: &[u8]) -> bool {
         "x-kong-upstream-latency",
     ];
     !OWN.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

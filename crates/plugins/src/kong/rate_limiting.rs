@@ -149,7 +149,7 @@ impl Conf {
         match self.policy {
             Policy::Local => Ok(None),
             Policy::Cluster => Err(Invalid::new("policy", NO_CLUSTER)),
-            Policy::Redis => Ok(Some((self.redis.clone().server()?, interval))),
+            Policy::Redis => Ok(Some((self.redis.clone().server("policy redis")?, interval))),
         }
     }
 }

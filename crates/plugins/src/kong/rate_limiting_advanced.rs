@@ -196,7 +196,7 @@ impl Conf {
             Strategy::Redis => {
                 let rate = self.sync_rate.filter(|rate| *rate > 0.0).unwrap_or(-1.0);
                 let interval = super::rate_limiting::sync_interval(rate, true)?;
-                Ok(Some((self.redis.clone().server()?, interval)))
+                Ok(Some((self.redis.clone().server("policy redis")?, interval)))
             }
         }
     }

@@ -11,8 +11,9 @@ pub(super) const ENCRYPTED: &[&str] = &["redis.password", "redis_password"];
 
 /// The server.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-struct Nested {
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
+pub(super) struct Nested {
     /// Name or address.
     host: Option<String>,
     /// Port; 6379.
@@ -21,7 +22,7 @@ struct Nested {
     /// User of an access control list.
     username: Option<String>,
     /// Password.
-    password: Option<String>,
+    pub(super) password: Option<String>,
     /// Number of the database; 0.
     database: Option<u32>,
     /// Milliseconds to connect, and again for a reply; 2000.
@@ -32,7 +33,7 @@ struct Nested {
     /// True where the server's certificate is verified.
     ssl_verify: Option<bool>,
     /// Name in the handshake; only that of `host`.
-    server_name: Option<String>,
+    pub(super) server_name: Option<String>,
 }
 
 /// The fields of a plugin that are about Redis.
@@ -61,29 +62,46 @@ pub(super) struct RedisFields {
     redis_server_name: Option<String>,
 }
 
-impl RedisFields {
-    /// The server; a nested field takes precedence over a flat one.
-    pub(super) fn server(self) -> Result<SingleServer, Invalid> {
-        let nested = self.redis.unwrap_or_default();
-        let Some(host) = nested.host.or(self.redis_host).filter(|host| !host.is_empty()) else {
-            return Err(Invalid::new("redis.host", "required field missing: policy redis needs a server"));
+impl Nested {
+    /// The server, of which the fields stand at `path`. `who` needs one.
+    pub(super) fn server(self, path: &str, who: &str) -> Result<SingleServer, Invalid> {
+        let Some(host) = self.host.filter(|host| !host.is_empty()) else {
+            let text = format!("required field missing: {who} needs a server");
+            return Err(Invalid::new(format!("{path}.host"), text));
         };
-        if let Some(name) = nested.server_name.or(self.redis_server_name)
-            && name != host
-        {
-            let text = "a name other than redis.host is not supported: write the name as redis.host";
-            return Err(Invalid::new("redis.server_name", text));
+        if self.server_name.is_some_and(|name| name != host) {
+            let text = format!("a name other than {path}.host is not supported: write the name as {path}.host");
+            return Err(Invalid::new(format!("{path}.server_name"), text));
         }
-        let text = |nested: Option<String>, flat: Option<String>| nested.or(flat).filter(|text| !text.is_empty());
+        let text = |text: Option<String>| text.filter(|text| !text.is_empty());
         Ok(SingleServer {
             host,
-            port: nested.port.or(self.redis_port).unwrap_or(6379),
-            username: text(nested.username, self.redis_username),
-            password: text(nested.password, self.redis_password),
-            database: nested.database.or(self.redis_database).unwrap_or(0),
-            timeout: nested.timeout.or(self.redis_timeout).unwrap_or(2000).max(1),
-            ssl: nested.ssl.or(self.redis_ssl).unwrap_or(false),
-            ssl_verify: nested.ssl_verify.or(self.redis_ssl_verify).unwrap_or(false),
+            port: self.port.unwrap_or(6379),
+            username: text(self.username),
+            password: text(self.password),
+            database: self.database.unwrap_or(0),
+            timeout: self.timeout.unwrap_or(2000).max(1),
+            ssl: self.ssl.unwrap_or(false),
+            ssl_verify: self.ssl_verify.unwrap_or(false),
         })
+    }
+}
+
+impl RedisFields {
+    /// The server that `who` needs; a nested field takes precedence over a flat one.
+    pub(super) fn server(self, who: &str) -> Result<SingleServer, Invalid> {
+        let nested = self.redis.unwrap_or_default();
+        let whole = Nested {
+            host: nested.host.or(self.redis_host),
+            port: nested.port.or(self.redis_port),
+            username: nested.username.or(self.redis_username),
+            password: nested.password.or(self.redis_password),
+            database: nested.database.or(self.redis_database),
+            timeout: nested.timeout.or(self.redis_timeout),
+            ssl: nested.ssl.or(self.redis_ssl),
+            ssl_verify: nested.ssl_verify.or(self.redis_ssl_verify),
+            server_name: nested.server_name.or(self.redis_server_name),
+        };
+        whole.server("redis", who)
     }
 }

@@ -153,7 +153,7 @@ impl Define for ResponseRateLimiting {
                 cx.say([Invalid::new("policy", NO_CLUSTER)]);
                 None
             }
-            Policy::Redis => Some(cx.ok(conf.redis.server())?),
+            Policy::Redis => Some(cx.ok(conf.redis.server("policy redis"))?),
         };
         let header = FieldName::new(&conf.header_name);
         let header = cx.ok(header.ok_or_else(|| Invalid::new("header_name", "expected the name of a header")));

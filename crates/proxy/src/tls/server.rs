@@ -150,11 +150,12 @@ impl Hosts {
     }
 
     fn issued_for(&self, name: &str, offer: Offer) -> Option<Arc<ServerConfig>> {
+        let source = tls::issued::source()?;
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         if self.named(&name).is_some() {
             return None;
         }
-        let key = tls::issued::certificate(&name)?;
+        let key = source.certificate(&name)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(tls::provider()))
             .with_protocol_versions(versions(&self.issued.protocols))
             .ok()?;

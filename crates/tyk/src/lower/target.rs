@@ -7,10 +7,10 @@ use crate::conf::Conf;
 use crate::definition::Definition;
 
 /// The parts of a URL.
-struct Url {
+pub(super) struct Url {
     scheme: &'static str,
-    host: String,
-    port: i64,
+    pub(super) host: String,
+    pub(super) port: i64,
 }
 
 /// The upstream of an API.
@@ -42,7 +42,7 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
             None => nodes.push((parsed, 1)),
         }
     }
-    let tested: Vec<(String, i64)> = nodes.iter().map(|(url, _)| (url.host.clone(), url.port)).collect();
+    let checks = uptime::checks(api, conf, &nodes, is_balanced, found);
     let scheme = nodes.first().map_or("http", |(url, _)| url.scheme);
     if nodes.iter().any(|(url, _)| url.scheme != scheme) {
         found.push(api.fault("proxy.target_list", "targets with http and with https in one list are not supported"));
@@ -58,7 +58,7 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
         let skips = conf.skips_verification || api.flag("proxy.transport.ssl_insecure_skip_verify");
         item.insert("tls", map(mark, [("verify", flag(!skips))]));
     }
-    if let Some(checks) = uptime::checks(api, conf, &tested, is_balanced, found) {
+    if let Some(checks) = checks {
         item.insert("checks", checks);
     }
     if conf.proxy_default_timeout > 0 {
@@ -82,19 +82,29 @@ fn parse(url: &str, is_balanced: bool) -> Option<Url> {
         "h2c" => ("grpc", 80),
         _ => return None,
     };
+    let (host, port) = host_and_port(rest, default)?;
+    Some(Url { scheme, host: host.to_owned(), port })
+}
+
+/// Host and port in what is behind the scheme of a URL; `default` is the port where none is written.
+pub(super) fn host_and_port(rest: &str, default: i64) -> Option<(&str, i64)> {
     let authority = rest.split(['/', '?', '#']).next()?.rsplit('@').next()?;
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse::<u16>().ok()?.into()),
         _ => (authority, default),
     };
-    (!host.is_empty()).then(|| Url { scheme, host: host.to_owned(), port })
+    (!host.is_empty()).then_some((host, port))
 }
 
 /// Path and query of the target URL.
 pub(super) fn base(api: &Definition) -> String {
-    let url = api.text("proxy.target_url");
+    target_of(api.text("proxy.target_url")).to_owned()
+}
+
+/// Path and query of a URL.
+pub(super) fn target_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or_default().to_owned()
+    rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or_default()
 }
 
 /// Host and port of the target URL, as they are written.

@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Kind, Node};
 
-use super::{list, map, number, text};
+use super::{list, map, number, target, text};
 use crate::conf::Conf;
 use crate::definition::{Definition, is_on};
 
@@ -29,7 +29,7 @@ struct Test<'a> {
 pub(super) fn checks(
     api: &Definition,
     conf: &Conf,
-    nodes: &[(String, i64)],
+    nodes: &[(target::Url, i64)],
     is_balanced: bool,
     found: &mut Vec<Diagnostic>,
 ) -> Option<Node> {
@@ -57,8 +57,9 @@ pub(super) fn checks(
             Err(reason) => return doubt(&format!("no effect: {reason}")),
         }
     }
-    let of =
-        |(host, port): &(String, i64)| read.iter().find(|(at, _)| at.0.eq_ignore_ascii_case(host) && at.1 == *port);
+    let of = |(url, _): &(target::Url, i64)| {
+        read.iter().find(|((host, port), _)| host.eq_ignore_ascii_case(&url.host) && *port == url.port)
+    };
     let mut own = nodes.iter().map(of);
     let Some(Some((_, first))) = own.next() else { return doubt("no effect: each target needs a test of its own") };
     for test in own {
@@ -87,15 +88,8 @@ fn test(node: &Node) -> Result<((&str, i64), Test<'_>), String> {
         ("" | "http" | "https", "https") => ("https", 443),
         _ => return Err(format!("the protocol of the test {url} is not supported")),
     };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, target) = rest.split_at(end);
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().unwrap_or(0)),
-        _ => (authority, default),
-    };
-    if host.is_empty() || !(1..=65535).contains(&port) {
-        return Err(format!("expected the URL of a test with a host and a port, found '{url}'"));
-    }
+    let at = target::host_and_port(rest, default).filter(|(_, port)| *port > 0);
+    let at = at.ok_or_else(|| format!("expected the URL of a test with a host and a port, found '{url}'"))?;
     let mut headers: Vec<String> = Vec::new();
     for (name, value) in node.get("headers").and_then(Node::as_map).unwrap_or_default() {
         headers.push(format!("{}: {}", name.text, value.as_str().unwrap_or_default()));
@@ -104,8 +98,8 @@ fn test(node: &Node) -> Result<((&str, i64), Test<'_>), String> {
     let nanos = node.get("timeout").and_then(|timeout| timeout.to_json().as_i64()).unwrap_or_default();
     let timeout = if nanos > 0 { (nanos / 1_000_000).max(1) } else { TIMEOUT };
     let method = Some(of("method")).filter(|method| !method.is_empty()).unwrap_or("GET");
-    let target = if target.is_empty() { "/" } else { target };
-    Ok(((host, port), Test { kind, method, target, body: of("body"), headers, timeout }))
+    let target = Some(target::target_of(url)).filter(|target| !target.is_empty()).unwrap_or("/");
+    Ok((at, Test { kind, method, target, body: of("body"), headers, timeout }))
 }
 
 impl Test<'_> {

@@ -166,7 +166,7 @@ impl Gateway for Insight {
     fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
         self.curtain.conceal(kind, resource, audience);
         if self.family() != "apisix" {
-            self.curtain.conceal_of_family(resource, audience);
+            self.curtain.conceal_of_family(kind, resource, audience);
         }
     }
 

@@ -32,16 +32,9 @@ impl SecretFields {
         for path in kind.entry().secrets {
             at(value, path, &mut String::new(), true, each);
         }
-        in_plugins(value, &mut String::new(), each);
+        in_plugins(definitions(), kind, value, each);
         if kind == Kind::Entities {
             of_entity(value, each);
-        }
-        if kind == Kind::Consumers {
-            for (index, credential) in
-                value.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
-            {
-                in_plugins(credential, &mut format!("/credentials/{index}"), each);
-            }
         }
     }
 }
@@ -61,19 +54,30 @@ fn of_entity(value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
     }
 }
 
-/// Calls `each` with the secrets of the plugins of the resource at `place`.
-fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
-    in_plugins_of(definitions(), value, place, each);
-}
-
 /// The plugins of families whose files are shown as the resources that they stand for.
 fn of_families() -> impl Iterator<Item = &'static [&'static dyn Definition]> {
     [weir_plugins::kong::definitions(), weir_plugins::tyk::definitions(), weir_plugins::threescale::definitions()]
         .into_iter()
 }
 
-/// The same for plugins that these definitions are of.
-fn in_plugins_of(
+/// Calls `each` with the secrets of the plugins, which these definitions are of, of a resource and its credentials.
+fn in_plugins(
+    definitions: &[&dyn Definition],
+    kind: Kind,
+    value: &mut Value,
+    each: &mut dyn FnMut(&Secret<'_>, &mut Value),
+) {
+    in_plugins_at(definitions, value, &mut String::new(), each);
+    if kind == Kind::Consumers {
+        let credentials = value.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten();
+        for (index, credential) in credentials.enumerate() {
+            in_plugins_at(definitions, credential, &mut format!("/credentials/{index}"), each);
+        }
+    }
+}
+
+/// The same for the plugins of what is at `place`.
+fn in_plugins_at(
     definitions: &[&dyn Definition],
     value: &mut Value,
     place: &mut String,
@@ -182,17 +186,6 @@ impl Curtain {
         Self { keyring }
     }
 
-    /// The same for a resource that an entity of another family's file stands for. Nobody sends it back.
-    pub(crate) fn conceal_of_family(&self, resource: &mut Value, audience: Audience) {
-        let mut each = |secret: &Secret<'_>, value: &mut Value| self.draw(secret, value, audience);
-        for definitions in of_families() {
-            in_plugins_of(definitions, resource, &mut String::new(), &mut each);
-            for credential in resource.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten() {
-                in_plugins_of(definitions, credential, &mut String::new(), &mut each);
-            }
-        }
-    }
-
     /// Replaces a secret, unless this audience may see it.
     fn draw(&self, secret: &Secret<'_>, value: &mut Value, audience: Audience) {
         match (audience, &*value) {
@@ -209,6 +202,13 @@ impl Curtain {
     /// Replaces the secrets that this audience must not see.
     pub(crate) fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
         SecretFields::each(kind, resource, &mut |secret, value| self.draw(secret, value, audience));
+    }
+
+    /// The same for a resource that an entity of another family's file stands for. Nobody sends it back.
+    pub(crate) fn conceal_of_family(&self, kind: Kind, resource: &mut Value, audience: Audience) {
+        for definitions in of_families() {
+            in_plugins(definitions, kind, resource, &mut |secret, value| self.draw(secret, value, audience));
+        }
     }
 
     /// Replaces the masks of secrets by the stored secrets.

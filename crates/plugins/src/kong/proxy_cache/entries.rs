@@ -8,16 +8,15 @@
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use serde_json::{Map, Value as Json, json};
-use weir_redis::{Client, Script, Settings, Value};
+use weir_redis::{Client, GET, REMOVE, Script, Settings, Value};
 
 use super::remote;
 use crate::cache::zone::{Stored, Zone};
+use crate::hex;
 
 /// The caches that plugins use.
 static CACHES: Mutex<Vec<Cache>> = Mutex::new(Vec::new());
 
-static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
-static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('DEL', KEYS[1])"));
 /// Removes a page of the keys that begin with the one given; gives back where the next page begins.
 static SWEEP: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -70,7 +69,7 @@ pub fn cached_entry(key: &str) -> Result<Option<Json>, String> {
     for cache in all() {
         let found = match cache {
             Cache::Memory(zone) => {
-                let stored = zone.upgrade().zip(bytes_of(key)).and_then(|(zone, key)| zone.find(&key, |_, _| {}));
+                let stored = zone.upgrade().zip(hex::decode(key)).and_then(|(zone, key)| zone.find(&key, |_, _| {}));
                 stored.map(|stored| shown(&stored))
             }
             Cache::Redis(settings) => match ask(&settings, &GET, &remote::key(key), &[])? {
@@ -93,7 +92,7 @@ pub fn remove_cached(key: &str) -> Result<bool, String> {
     let mut removed = false;
     for cache in all() {
         removed |= match cache {
-            Cache::Memory(zone) => zone.upgrade().zip(bytes_of(key)).is_some_and(|(zone, key)| zone.purge(&key)),
+            Cache::Memory(zone) => zone.upgrade().zip(hex::decode(key)).is_some_and(|(zone, key)| zone.purge(&key)),
             Cache::Redis(settings) => matches!(ask(&settings, &REMOVE, &remote::key(key), &[])?, Some(Value::Int(1))),
         };
     }
@@ -144,14 +143,4 @@ fn shown(stored: &Stored) -> Json {
         "status": stored.status, "headers": headers, "body": text(&stored.body), "body_len": stored.body.len(),
         "timestamp": stored.at_ms / 1000, "ttl": stored.lifetime_ms / 1000, "version": 1,
     })
-}
-
-/// The bytes of hexadecimal digits.
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
-    let byte = |pair: &[u32]| match pair {
-        [high, low] => u8::try_from(high * 16 + low).ok(),
-        _ => None,
-    };
-    digits?.chunks(2).map(byte).collect()
 }

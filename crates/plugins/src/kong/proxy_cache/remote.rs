@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use weir_redis::{Error, Script, Value};
+use weir_redis::{Error, GET, Script, Value};
 
 use crate::cache::zone::Stored;
 use crate::traffic::redis::Redis;
@@ -10,7 +10,6 @@ use crate::traffic::redis::Redis;
 /// Beginning of the keys.
 pub(super) const PREFIX: &str = "kong_proxy_cache:";
 
-static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
 /// Stores what is behind the seconds for which it is kept, which take ten digits.
 static SET: LazyLock<Script> = LazyLock::new(|| {
     Script::new(

@@ -85,8 +85,8 @@ impl Synced {
         }))
     }
 
-    /// Asks for a request that counts as so many: Redis where nothing is known of the key in this window, else what this worker knows. `None`:
-    /// Redis cannot be asked.
+    /// Asks for a request that counts as so many: Redis where nothing is known of the key in this window, else what this
+    /// worker knows. `None`: Redis cannot be asked.
     pub(crate) async fn take(&self, key: &[u8], quota: &Quota, units: u64) -> Option<Counted> {
         loop {
             match self.0.take(key, quota, units, now_ms()) {

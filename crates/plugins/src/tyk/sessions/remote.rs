@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use tokio::sync::{mpsc, oneshot};
 use weir_plugin::{BuildCx, Invalid};
-use weir_redis::{Error, Script, Value};
+use weir_redis::{Error, GET, REMOVE, Script, Value};
 
 use super::Sessions;
 use super::session::Session;
@@ -31,9 +31,7 @@ pub(in crate::tyk) struct Conf {
     session_cache: u32,
 }
 
-static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
 static SET: LazyLock<Script> = LazyLock::new(|| Script::new("redis.call('SET', KEYS[1], ARGV[1]) return 1"));
-static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('DEL', KEYS[1])"));
 static PING: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('EXISTS', KEYS[1])"));
 /// A page of the names of keys that begin with the key, from a cursor.
 static SCAN: LazyLock<Script> =
