@@ -12,13 +12,14 @@ use hyper::{Method, StatusCode};
 use serde_json::Value;
 use weir_admin::{Configuration, FamilyAnswer, FamilyApi, FamilyRequest};
 use weir_config::settings::{Kong, KongHeader};
+use weir_plugins::kong::Tokens;
 
 use crate::config::Config;
 use crate::fault::{self, Outcome, answer, empty};
 use crate::kinds;
 use crate::live::Live;
 use crate::target::Target;
-use crate::{acme, health, info, proxy_cache, read, shape, write};
+use crate::{acme, health, info, proxy_cache, read, shape, tokens, write};
 
 /// Facts about the gateway for `/` and `/status`.
 pub trait Gateway: Send + Sync + fmt::Debug {
@@ -80,13 +81,14 @@ pub struct KongAdmin {
     live: Live,
     gateway: Arc<dyn Gateway>,
     config: Config,
+    tokens: Arc<Tokens>,
 }
 
 impl KongAdmin {
-    /// The API over a configuration of Kong's family.
+    /// The API over a configuration of Kong's family, and over the tokens that its plugin `oauth2` has granted.
     #[must_use]
-    pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>) -> Arc<Self> {
-        Arc::new(Self { live: Live::new(configuration), gateway, config: Config::default() })
+    pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, tokens: Arc<Tokens>) -> Arc<Self> {
+        Arc::new(Self { live: Live::new(configuration), gateway, config: Config::default(), tokens })
     }
 
     /// Follows the changes of the store, for ever. Nothing is answered before this runs.
@@ -156,6 +158,9 @@ impl KongAdmin {
 
     async fn entity(&self, request: &FamilyRequest) -> Outcome {
         let target = Target::of(&request.path).ok_or_else(fault::not_found)?;
+        if target.kind.name == tokens::KIND && self.tokens.are_kept() {
+            return tokens::tokens(&target, &self.live.entities().await, &self.tokens, request);
+        }
         match (&request.method, target.id) {
             (&Method::GET | &Method::HEAD, _) => read::read(&target, &self.live.entities().await, request),
             (&Method::POST, None) | (&Method::PUT | &Method::PATCH | &Method::DELETE, Some(_))
@@ -164,7 +169,11 @@ impl KongAdmin {
                 self.refuse(&target, &request.method).await
             }
             (&Method::POST, None) | (&Method::PUT | &Method::PATCH | &Method::DELETE, Some(_)) => {
-                write::write(&target, &self.live, request).await
+                let outcome = write::write(&target, &self.live, request).await;
+                if request.method == Method::DELETE && outcome.is_ok() && !self.tokens.is_empty() {
+                    tokens::remove_orphans(&self.live.entities().await, &self.tokens);
+                }
+                outcome
             }
             _ => Err(fault::wrong_method()),
         }

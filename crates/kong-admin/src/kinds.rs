@@ -60,6 +60,10 @@ pub(crate) static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         credential("hmacauth_credentials", "hmac-auths", "hmac-auth", "username"),
         credential("oauth2_credentials", "oauth2", "oauth2", "client_id"),
         Kind {
+            plugin: Some("oauth2"),
+            ..kind("oauth2_tokens", Some("oauth2_tokens"), "oauth2_tokens", "access_token")
+        },
+        Kind {
             together: &["subject_name", "ca_certificate"],
             ..credential("mtls_auth_credentials", "mtls-auths", "mtls-auth", "")
         },
@@ -106,11 +110,13 @@ fn described(name: &str, own: &Value) -> Value {
         json!({ "created_at": { "type": "integer", "timestamp": true, "auto": true } }),
     ];
     if !matches!(name, "keyauth_credentials" | "basicauth_credentials" | "jwt_secrets" | "hmacauth_credentials")
-        && !matches!(name, "oauth2_credentials" | "mtls_auth_credentials" | "acls")
+        && !matches!(name, "oauth2_credentials" | "oauth2_tokens" | "mtls_auth_credentials" | "acls")
     {
         fields.push(json!({ "updated_at": { "type": "integer", "timestamp": true, "auto": true } }));
     }
     fields.extend(own.as_array().cloned().unwrap_or_default());
-    fields.push(json!({ "tags": { "type": "set", "elements": { "type": "string", "required": true } } }));
+    if name != "oauth2_tokens" {
+        fields.push(json!({ "tags": { "type": "set", "elements": { "type": "string", "required": true } } }));
+    }
     Value::Array(fields)
 }

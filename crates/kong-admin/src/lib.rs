@@ -32,6 +32,7 @@ mod proxy_cache;
 mod read;
 mod shape;
 mod target;
+mod tokens;
 mod write;
 
 pub use api::{CheckedPlace, Gateway, KongAdmin, TargetAddress};

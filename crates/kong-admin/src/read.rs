@@ -40,7 +40,7 @@ pub(crate) fn read(target: &Target<'_>, entities: &Entities, request: &FamilyReq
 }
 
 /// A page of entities, which come in the order of their ids.
-fn page(all: impl Iterator<Item = Value>, request: &FamilyRequest) -> Outcome {
+pub(crate) fn page(all: impl Iterator<Item = Value>, request: &FamilyRequest) -> Outcome {
     let size = match argument(request, "size") {
         None => PAGE,
         Some(text) => match text.parse() {

@@ -53,7 +53,7 @@ pub(crate) struct Asked<'a> {
 
 impl Asked<'_> {
     /// The entity as it is to be stored, and the status that says so.
-    fn entity(
+    pub(crate) fn entity(
         &self,
         target: &Target<'_>,
         mut given: Object,

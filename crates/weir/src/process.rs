@@ -8,6 +8,7 @@ pub(crate) mod error_log;
 pub(crate) mod handover;
 pub(crate) mod inherited;
 pub(crate) mod keeper;
+pub(crate) mod kong_tokens;
 pub(crate) mod log_file;
 pub(crate) mod names;
 pub(crate) mod peaks;

@@ -79,6 +79,7 @@ mod kong_plugins;
 mod kong_routes;
 mod kong_scopes;
 mod kong_services;
+mod kong_tokens;
 mod kong_upstreams;
 mod leases;
 mod left_out;

@@ -1,6 +1,6 @@
 //! `request-id`: every request has an id, the client's or a new one.
 
-mod algorithm;
+pub(crate) mod algorithm;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -31,7 +31,7 @@ use crate::process::portal::PortalFile;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::threescale::{self, ThreescaleBackend};
 use crate::process::upgrade::Program;
-use crate::process::{log_file, plan_counts, reports, systemd, tyk, usage};
+use crate::process::{kong_tokens, log_file, plan_counts, reports, systemd, tyk, usage};
 use crate::servers::admin::{AdminSetup, KONG_ADMIN};
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
@@ -211,6 +211,9 @@ fn run_with(
     rules.apis.start(&metrics, Box::new(move |work| drop(blocking.spawn_blocking(work))));
     let predecessor_writes = predecessor.is_some();
     tyk::start(&settings, &rules, runtime.handle(), predecessor_writes).context("cannot start the gateway API")?;
+    let has_tokens = rules.is_of_entities() && matches!(source, Source::Store { .. });
+    let tokens = has_tokens.then(|| kong_tokens::start(&settings, &rules, runtime.handle(), predecessor_writes));
+    let tokens = tokens.transpose().context("cannot keep tokens of oauth2")?;
     if let Some((portal, _)) = portal {
         portal.watch(runtime.handle());
     }
@@ -241,6 +244,13 @@ fn run_with(
     }
     if usage.is_some_and(|usage| !usage.close(LAST_WRITES)) {
         tracing::error!("the last usage could not be written");
+    }
+    if let Some(tokens) = tokens {
+        let closing = async { tokio::time::timeout(LAST_WRITES, tokio::task::spawn_blocking(|| tokens.close())).await };
+        let closed = runtime.block_on(closing);
+        if closed.is_err() {
+            tracing::error!("the last tokens of oauth2 could not be written");
+        }
     }
     exports.close(LAST_WRITES);
     drop(alerts);

@@ -31,6 +31,7 @@ use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
 use weir_kong_admin::KongAdmin;
 use weir_plugins::PlanCounts;
+use weir_plugins::kong::Tokens;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLogs;
@@ -445,7 +446,8 @@ impl Bound {
                 let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());
                 let node =
                     KongNode::new(store, Arc::clone(&data_plane), settings.kong_answers.clone(), Arc::clone(&checks));
-                let api = KongAdmin::new(Arc::clone(&configuration), Arc::new(node));
+                let tokens = Tokens::of(rules.compiler.states());
+                let api = KongAdmin::new(Arc::clone(&configuration), Arc::new(node), tokens);
                 changing.spawn(Arc::clone(&api).follow());
                 administering.spawn(admin.serve_kong(listener, admin_left, at_rest, api, configuration, insight));
             } else {

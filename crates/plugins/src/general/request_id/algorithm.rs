@@ -47,6 +47,13 @@ impl Algorithm {
     }
 }
 
+/// A random UUID (RFC 9562 section 5.4).
+pub(crate) fn uuid() -> String {
+    let mut id = Vec::with_capacity(36);
+    push_uuid(random(), 4, &mut id);
+    String::from_utf8_lossy(&id).into_owned()
+}
+
 /// Bytes of this thread's generator.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

@@ -15,19 +15,19 @@ use crate::traffic::key::{Key, Which};
 const CODE: u64 = 300_000;
 
 /// A refusal: error, description, and true if the client has named itself in the header.
-struct Refusal(&'static str, String, bool);
+pub(super) struct Refusal(&'static str, String, bool);
 
-type Outcome<T> = Result<T, Refusal>;
+pub(super) type Outcome<T> = Result<T, Refusal>;
 
-fn refused<T>(error: &'static str, description: impl Into<String>) -> Outcome<T> {
+pub(super) fn refused<T>(error: &'static str, description: impl Into<String>) -> Outcome<T> {
     Err(Refusal(error, description.into(), false))
 }
 
 /// A client by its id.
-struct Known {
-    id: Vec<u8>,
+pub(super) struct Known {
+    pub(super) id: Vec<u8>,
     secret: Vec<u8>,
-    client: Client,
+    pub(super) client: Client,
 }
 
 /// The text of a parameter that is there once.
@@ -192,6 +192,9 @@ impl Guard {
 
     fn refresh(&self, cx: &RequestCx<'_>, parameters: &Arguments, known: &Known) -> Outcome<Map<String, Value>> {
         let token = one(parameters, "refresh_token").unwrap_or_default();
+        if self.tokens.are_kept() {
+            return self.refresh_kept(cx, known, &token);
+        }
         if tokens::client_of(token.as_bytes()).is_some_and(|client| !client.is_empty() && client != known.id) {
             return refused("invalid_client", "Invalid client authentication");
         }
@@ -229,6 +232,9 @@ impl Guard {
         grant: &Grant,
         refresh: Refresh,
     ) -> Outcome<Map<String, Value>> {
+        if self.tokens.are_kept() {
+            return self.keep(cx, known, grant, matches!(refresh, Refresh::New));
+        }
         let seal = |purpose, seconds: f64| {
             let end = if seconds > 0.0 { cx.unix_ms() + (seconds * 1000.0) as u64 } else { 0 };
             let grant = Grant { end, number: fastrand::u128(..), ..grant.clone() };
