@@ -10,6 +10,7 @@ pub(crate) mod ip_restriction;
 pub(crate) mod referer_restriction;
 pub(crate) mod ua_restriction;
 pub(crate) mod uri_blocker;
+pub(crate) mod verified_chains;
 
 use weir_plugin::Invalid;
 

@@ -1,10 +1,13 @@
 //! `tyk.conf`: what of it holds here.
 
 mod storage;
+mod tls;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+
+pub(crate) use tls::Tls;
 
 /// The settings of a `tyk.conf` that the gateway follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct Conf {
     pub storage: Option<Value>,
     /// Destination of records of requests; none: there are no records.
     pub analytics: Option<Analytics>,
+    /// TLS at the port; none: there is no TLS.
+    pub tls: Option<Tls>,
 }
 
 /// Records of requests for Tyk's Pump.
@@ -126,6 +131,7 @@ impl Default for Conf {
             uptime_samples: 0,
             jsvm_timeout: 0,
             storage: None,
+            tls: None,
         }
     }
 }
@@ -178,6 +184,7 @@ impl Conf {
                 as u32,
             jsvm_timeout: number("jsvm_timeout").unwrap_or_default().min(60) as u32,
             storage: storage::read(value)?,
+            tls: tls::read(value)?,
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
     }
@@ -281,10 +288,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     (
         "db_app_conf_options.node_is_segmented",
         "tags of segments are not looked at: give the gateway a folder of its own APIs",
-    ),
-    (
-        "http_server_options.use_ssl",
-        "certificates of tyk.conf are not read yet: give --listen-https and a TLS listener in the settings",
     ),
     ("control_api_port", "the gateway API has no port of its own yet: it is at the port of the traffic"),
     ("storage.ca_file", "list the authority in tls.trusted_certificate of the settings"),

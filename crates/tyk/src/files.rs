@@ -87,7 +87,7 @@ impl Place {
             Some(path) if path.exists() => files.push(("policies", path.clone())),
             _ => {}
         }
-        let mut scripts: Vec<String> = Vec::new();
+        let mut scripts: Vec<String> = conf.tls.iter().flat_map(|tls| tls.paths()).map(str::to_owned).collect();
         let mut gathered = Gathered::default();
         let (mut header, mut body) = (Vec::new(), String::new());
         let mut line = 2;
@@ -127,7 +127,7 @@ impl Place {
             body.push('\n');
             if body.len() > MAX_TEXT_BYTES {
                 return Err(format!(
-                    "{path}: with this script there are more than the {MAX_TEXT_BYTES} bytes that are read"
+                    "{path}: with this file there are more than the {MAX_TEXT_BYTES} bytes that are read"
                 ));
             }
         }
@@ -140,7 +140,7 @@ impl Place {
         Ok(gathered)
     }
 
-    /// The text of a script, whose path is looked for in the working directory, beside `tyk.conf`, and beside the folder of
+    /// The text of a script, a template or a certificate, whose path is looked for in the working directory, beside `tyk.conf`, and beside the folder of
     /// definitions.
     fn script(&self, path: &str, apps: Option<&Path>) -> Result<String, String> {
         let given = Path::new(path);
@@ -150,7 +150,7 @@ impl Place {
         };
         let beside = folders.into_iter().flatten().map(|folder| folder.join(given));
         let found = std::iter::once(given.to_owned()).chain(beside).find(|place| place.is_file());
-        let found = found.ok_or_else(|| format!("{path}: there is no such script of a middleware"))?;
+        let found = found.ok_or_else(|| format!("{path}: there is no such file"))?;
         file::read_text(&found).map_err(|error| told(&found, &error))
     }
 }

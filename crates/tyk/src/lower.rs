@@ -10,6 +10,7 @@ mod access;
 mod analytics;
 mod middleware;
 mod target;
+mod tls;
 mod uptime;
 mod versions;
 
@@ -31,7 +32,7 @@ const OWN: u64 = 1 << 40;
 /// Rank that an API with a domain gains.
 const WITH_DOMAIN: u64 = 1 << 32;
 
-/// Texts of scripts by their paths as definitions write them.
+/// Texts of scripts, templates and certificates by their paths as they are written.
 pub(crate) type Scripts = std::collections::BTreeMap<String, String>;
 
 /// Lowers the definitions.
@@ -47,6 +48,7 @@ pub(crate) fn lower(
     for api in apis {
         self::api(api, (conf, scripts), &mut taken, &mut lowered, found);
     }
+    tls::certificates(conf.tls.as_ref(), apis, scripts, mark, &mut lowered, found);
     own_routes(conf, policies, mark, &mut lowered, found);
     let mut answers = map(mark, []);
     answers.insert("hide_generator_header", flag(conf.hide_generator_header));
@@ -115,6 +117,9 @@ fn api(
     }
     if let Some(events) = middleware::events(api, scripts, found) {
         guard.insert("events", events);
+    }
+    if let Some(clients) = tls::clients(api, scripts, found) {
+        guard.insert("client_certificates", clients);
     }
     if let Some(access) = access::access(api, conf, found) {
         guard.insert("access", access);

@@ -48,6 +48,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "detailedActivityLogs",
             "gatewayTags",
             "batchProcessing",
+            "clientCertificates",
         ],
     ),
     (
@@ -122,6 +123,10 @@ impl Reading<'_> {
         set("disable_quota", at(tyk, "middleware.global.skipQuota"));
         if is_enabled(at(tyk, "server.customDomain")) {
             set("domain", at(tyk, "server.customDomain.name"));
+        }
+        if let Some(clients) = at(tyk, "server.clientCertificates").filter(|clients| is_enabled(Some(clients))) {
+            set("use_mutual_tls_auth", Some(&Value::Bool(true)));
+            set("client_certificates", clients.get("allowlist"));
         }
         if let Some(control) = at(tyk, "server.ipAccessControl").filter(|control| is_enabled(Some(control))) {
             for (list, switch, field) in [
@@ -402,7 +407,6 @@ const KNOWN: &[&str] = &[
     "authentication",
     "proxy",
     "enforceTimeout",
-    "clientCertificates",
     "protocol",
     "port",
     "responsePlugins",

@@ -1,6 +1,7 @@
 //! Tyk's files and gateway API: paths, answers, keys and limits as a running Tyk 5.14 has them, and what is refused.
 
 mod analytics;
+mod certificates;
 mod dashboard;
 mod gateway_api;
 mod keys;

@@ -10,8 +10,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
-use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
 use super::{pem, words};
 
@@ -62,6 +62,21 @@ impl Authorities {
         let good = |verifier: &Arc<dyn ClientCertVerifier>| verifier.verify_client_cert(&own, &between, now).is_ok();
         self.each.iter().find(|(_, verifier)| good(verifier)).map(|(number, _)| *number)
     }
+}
+
+/// True for the certificate of an authority, which may issue others (RFC 5280 section 4.2.1.9).
+#[must_use]
+pub fn is_authority(der: &[u8]) -> bool {
+    let read = Certificate::from_der(der).ok();
+    let constraints = read.and_then(|read| read.tbs_certificate().get_extension::<BasicConstraints>().ok().flatten());
+    constraints.is_some_and(|(_, constraints)| constraints.ca)
+}
+
+/// The end of a certificate, since 1970; `None` for one that cannot be read.
+#[must_use]
+pub fn not_after(der: &[u8]) -> Option<Duration> {
+    let read = Certificate::from_der(der).ok()?;
+    Some(read.tbs_certificate().validity().not_after.to_unix_duration())
 }
 
 /// Names in a certificate.

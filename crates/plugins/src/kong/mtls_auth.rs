@@ -1,7 +1,5 @@
 //! `mtls-auth` of Kong Enterprise: a caller is known by the certificate that it shows in TLS.
 
-mod verified;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +15,7 @@ use weir_wire::name::FieldName;
 use super::body;
 use super::caller::Caller;
 use crate::auth::credentials::{self, CredentialTable};
-use verified::Verified;
+use crate::security::verified_chains::VerifiedChains;
 
 /// The definition.
 #[derive(Debug)]
@@ -228,7 +226,7 @@ struct Checked {
     authorities: Authorities,
     /// Ids of the authorities by their numbers.
     ids: Vec<Box<str>>,
-    verified: Verified,
+    verified: VerifiedChains<Good>,
     /// Milliseconds for which a certificate is not verified again.
     ttl: u64,
     consumer_by: Vec<ConsumerBy>,
@@ -256,7 +254,7 @@ impl Checked {
         Ok(Self {
             authorities,
             ids,
-            verified: Verified::new(build.limit_keys),
+            verified: VerifiedChains::new(build.limit_keys),
             ttl: (conf.cache_ttl.min(LONGEST) * 1000.0) as u64,
             consumer_by: conf.consumer_by.clone(),
             alone: conf.skip_consumer_lookup,

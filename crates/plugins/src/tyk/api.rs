@@ -1,6 +1,7 @@
 //! `api`: who may call an API: versions, lists of paths, addresses, keys, their rights and limits.
 
 mod access;
+mod clients;
 mod credentials;
 mod hmac;
 mod jwt;
@@ -27,6 +28,7 @@ use super::events::{self, Event, Events};
 use super::shared::{self, Known, ListenPath, Progress, Wait};
 use crate::security::address_set::AddressSet;
 use access::Access;
+use clients::Clients;
 use jwt::Stop;
 use lists::Verdict;
 use version::Versions;
@@ -55,6 +57,8 @@ pub(crate) struct Conf {
     allowed_ips: Vec<AddrRange>,
     /// Addresses that are refused.
     blacklisted_ips: Vec<AddrRange>,
+    /// Certificates that clients have to show in TLS; none: they need none.
+    client_certificates: Option<clients::Conf>,
     /// Authentication, rights and limits of keys; none for an API without keys.
     access: Option<access::Conf>,
     /// The limit of the whole API.
@@ -79,6 +83,11 @@ impl Define for Api {
         let listen = ListenPath::compile(&conf.listen_path).map_err(|error| Invalid::new("listen_path", error));
         let (listen, versions) = (cx.ok(listen), cx.ok(Versions::compile(conf.versions)));
         let access = conf.access.map(|access| cx.ok(Access::compile(access, &conf.api_id, &conf.org_id, &conf.name)));
+        let clients = conf.client_certificates.map(|clients| cx.ok(Clients::compile(clients)));
+        let clients = match clients {
+            Some(clients) => Some(clients?),
+            None => None,
+        };
         let events = cx.ok(Events::compile(conf.events));
         let (listen, versions, events) = (listen?, versions?, events?);
         let access = match access {
@@ -90,6 +99,7 @@ impl Define for Api {
             Ok(Guard {
                 place: shared::place(build, &conf.api_id),
                 limits: limits::Counters::new(build, &conf.api_id, conf.global_rate_limit),
+                clients,
                 access: access.map(|access| access.build(build)).transpose()?,
                 listen,
                 versions,
@@ -114,6 +124,7 @@ struct Guard {
     expires: i64,
     allowed: Option<AddressSet>,
     refused: AddressSet,
+    clients: Option<Clients>,
     access: Option<Access>,
     limits: limits::Counters,
     tells_rates: bool,
@@ -232,6 +243,11 @@ impl Guard {
         let address = cx.client().addr;
         if self.refused.contains(address) || self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(address)) {
             return body::error(cx, 403, "access from this IP has been disallowed", &[]);
+        }
+        if let Some(clients) = self.clients.as_ref().filter(|_| !known.is_ignored)
+            && let Err(flow) = clients.check(cx)
+        {
+            return flow;
         }
         if let Err((status, text)) = lists.check_size(cx.request(), rest) {
             return body::error(cx, status, text, &[]);

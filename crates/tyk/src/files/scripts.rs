@@ -1,11 +1,12 @@
-//! Scripts of middleware and templates that API definitions name.
+//! Scripts of middleware, templates and certificates that API definitions name.
 
 use serde_json::Value;
 
-/// Adds the paths of the scripts and templates that a definition names, in either form.
+/// Adds the paths of the files that a definition names, in either form.
 pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
     let Ok(definition) = serde_json::from_str::<Value>(definition) else { return };
     add_templates(&definition, paths);
+    add_certificates(&definition, paths);
     let at = |path: &str| path.split('.').try_fold(&definition, |value, name| value.get(name));
     let driver =
         at("custom_middleware.driver").or_else(|| at("x-tyk-api-gateway.middleware.global.pluginConfig.driver"));
@@ -68,6 +69,24 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Adds the paths of certificates of clients.
+fn add_certificates(definition: &Value, paths: &mut Vec<String>) {
+    let server = &definition["x-tyk-api-gateway"]["server"]["clientCertificates"];
+    let classic = definition["client_certificates"].as_array().filter(|_| definition["use_mutual_tls_auth"] == true);
+    let allowed = server["allowlist"].as_array().filter(|_| server["enabled"] == true);
+    for path in classic.into_iter().chain(allowed).flatten().filter_map(Value::as_str) {
+        if fingerprint(path).is_none() && !path.is_empty() && !paths.iter().any(|known| known == path) {
+            paths.push(path.to_owned());
+        }
+    }
+}
+
+/// The SHA-256 of a certificate in its id, which Tyk makes of an organisation and that.
+pub(crate) fn fingerprint(id: &str) -> Option<&str> {
+    let digits = id.get(id.len().checked_sub(64)?..)?;
+    (!id.contains('/') && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
 }
 
 /// True for the driver of scripts in JavaScript.

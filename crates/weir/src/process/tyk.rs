@@ -35,7 +35,12 @@ pub(crate) fn listen(file: &Path, settings: &mut Settings) -> Result<(), String>
         "" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         text => text.parse().map_err(|_| format!("listen_address: expected an IP address, found '{text}'"))?,
     };
-    settings.listen.http = vec![Listener::from(ListenAddr::Tcp(SocketAddr::new(address, conf.listen_port)))];
+    let listener = vec![Listener::from(ListenAddr::Tcp(SocketAddr::new(address, conf.listen_port)))];
+    match conf.tls {
+        // Tyk has one port, which speaks TLS then.
+        Some(_) => (settings.listen.http, settings.listen.https) = (Vec::new(), listener),
+        None => settings.listen.http = listener,
+    }
     Ok(())
 }
 

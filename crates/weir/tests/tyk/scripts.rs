@@ -244,7 +244,7 @@ fn scripts_that_cannot_run_are_refused_with_their_names() {
     for (text, hooks, expected) in [
         (Some("var own = {"), json!({}), "middleware/own.js"),
         (Some("var other = 1;"), json!({}), "is not defined"),
-        (None, json!({}), "there is no such script"),
+        (None, json!({}), "there is no such file"),
         (Some(""), json!({"driver": "python"}), "middleware in 'python' is not supported"),
         (Some(""), json!({"driver": "goplugin"}), "middleware in 'goplugin' is not supported"),
     ] {
@@ -329,7 +329,7 @@ fn functions_answer_at_virtual_endpoints() {
     // A name that is no function, a script that is not there, and what is no base64.
     for (field, value, expected) in [
         ("response_function_name", "none", "none is not defined"),
-        ("function_source_uri", "./middleware/none.js", "there is no such script"),
+        ("function_source_uri", "./middleware/none.js", "there is no such file"),
         ("function_source_type", "blob", "expected a script in base64"),
     ] {
         let site = Site::new();

@@ -1,0 +1,88 @@
+//! Certificates that the gateway shows, and those that it asks clients for.
+
+use weir_config::{Diagnostic, Lowered, Mark, Node, ResourceKind};
+
+use super::{Scripts, document, flag, list, map, text};
+use crate::conf::Tls;
+use crate::definition::Definition;
+use crate::files::scripts::fingerprint;
+
+/// True if clients of an API have to show a certificate.
+fn asks(api: &Definition) -> bool {
+    api.flag("use_mutual_tls_auth")
+}
+
+/// The certificates that clients of an API may show: the text of each, or its SHA-256. `None`: they need none.
+pub(super) fn clients(api: &Definition, files: &Scripts, found: &mut Vec<Diagnostic>) -> Option<Node> {
+    if !asks(api) {
+        return None;
+    }
+    let mark = api.node.mark;
+    let (mut hashes, mut texts) = (Vec::new(), Vec::new());
+    for entry in api.at("client_certificates").and_then(Node::as_seq).unwrap_or_default() {
+        let Some(given) = entry.as_str().filter(|given| !given.is_empty()) else { continue };
+        match (fingerprint(given), files.get(given)) {
+            (Some(hash), _) => hashes.push(text(&hash.to_ascii_lowercase())),
+            (None, Some(pem)) => texts.push(text(pem)),
+            (None, None) => found.push(api.fault("client_certificates", format!("{given}: there is no such file"))),
+        }
+    }
+    if hashes.is_empty() && texts.is_empty() {
+        let reason =
+            "every request is refused: client_certificates is empty (security.certificates of tyk.conf is not read)";
+        found.push(api.doubt("use_mutual_tls_auth", reason));
+    }
+    Some(map(mark, [("sha256", list(mark, hashes)), ("pem", list(mark, texts))]))
+}
+
+/// Adds the certificates of `tyk.conf`. Clients are asked for theirs if an API needs one: under every name, since an API
+/// that no client needs a certificate for takes those without one.
+pub(super) fn certificates(
+    tls: Option<&Tls>,
+    apis: &[Definition],
+    files: &Scripts,
+    mark: Mark,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
+    let asking = apis.iter().find(|api| asks(api));
+    let Some(tls) = tls else {
+        if let Some(api) = asking {
+            let reason = "no client can show a certificate without http_server_options.use_ssl of tyk.conf";
+            found.push(api.doubt("use_mutual_tls_auth", reason));
+        }
+        return;
+    };
+    let mut names: Vec<&str> = Vec::new();
+    let has_default = tls.certificates.iter().any(|certificate| certificate.name == "*");
+    for (number, certificate) in tls.certificates.iter().enumerate() {
+        let mut snis = Vec::new();
+        let own = Some(certificate.name.as_str()).filter(|name| !name.is_empty());
+        // The first is the one for every other name.
+        let rest = Some("*").filter(|_| number == 0 && !has_default);
+        for name in own.into_iter().chain(rest) {
+            if !names.contains(&name) {
+                names.push(name);
+                snis.push(text(name));
+            }
+        }
+        if snis.is_empty() {
+            let reason = "expected a name that no other certificate has: it is never shown";
+            let place = format!("http_server_options.certificates[{number}].domain_name");
+            found.push(Diagnostic::warning(mark, place, crate::rule::rule(reason)));
+            continue;
+        }
+        let of = |path: &str| text(files.get(path).map_or("", String::as_str));
+        let id = format!("tls-{number}");
+        let mut item = map(mark, [("id", text(&id)), ("snis", list(mark, snis))]);
+        item.insert("cert", of(&certificate.cert));
+        item.insert("key", of(&certificate.key));
+        if tls.only_latest {
+            item.insert("ssl_protocols", list(mark, vec![text("TLSv1.3")]));
+        }
+        if asking.is_some() {
+            item.insert("ask_client", flag(true));
+        }
+        lowered.add(ResourceKind::Ssls, item, document(&id, None));
+    }
+}
