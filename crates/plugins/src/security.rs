@@ -7,6 +7,7 @@ pub(crate) mod cors;
 pub(crate) mod csrf;
 mod host_set;
 pub(crate) mod ip_restriction;
+pub(crate) mod listed_certificates;
 pub(crate) mod referer_restriction;
 pub(crate) mod ua_restriction;
 pub(crate) mod uri_blocker;

@@ -16,8 +16,11 @@
 
 mod front_end;
 mod lower;
+mod nodes;
+mod pem;
 mod portal;
 mod service;
+mod tls;
 mod upstream;
 
 pub use front_end::{FAMILY, Threescale};

@@ -1,9 +1,11 @@
 //! From services to items of the model: a route for each, with the plugin `service`, and one for all other hosts.
 
 use serde_json::Value;
-use weir_config::{Diagnostic, Entity, Id, Key, Kind, Lowered, Mark, Matching, Node, ResourceKind};
+use weir_config::{Diagnostic, Entity, Id, Kind, Lowered, Mark, Matching, Node, ResourceKind};
 
+use crate::nodes::{flag, map, text, to_node};
 use crate::service::{Environment, Service};
+use crate::tls;
 use crate::upstream::{Upstream, upstream};
 
 /// Id of the route for hosts that no service has.
@@ -23,6 +25,7 @@ pub(crate) fn lower(
     for service in services {
         self::service(service, oidc, environment, (&mut taken, &mut hosts), &mut lowered, found);
     }
+    tls::of_environment(environment, mark, &mut lowered);
     let plugins = map(mark, [("no-service", map(mark, []))]);
     let item = map(mark, [("id", text(NO_SERVICE)), ("uri", text("/*")), ("plugins", plugins)]);
     let matching = Matching { paths: vec!["/".to_owned()], ranks: vec![0], hosts: Vec::new() };
@@ -64,6 +67,7 @@ fn service(
     };
     default_caching(&mut conf, environment);
     let id = id_of(service, taken);
+    tls::of_service(service, &hosts, environment, &id, lowered, found);
     let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", map(mark, [("service", conf)]))]);
     if has_nodes {
         item.insert("upstream", to_node(&Value::Object(of_route), mark));
@@ -165,42 +169,4 @@ fn id_of(service: &Service, taken: &mut Vec<String>) -> String {
     let id = free.unwrap_or(base);
     taken.push(id.clone());
     id
-}
-
-fn to_node(value: &Value, mark: Mark) -> Node {
-    let kind = match value {
-        Value::Null => Kind::Null,
-        Value::Bool(flag) => Kind::Bool(*flag),
-        Value::Number(number) => match number.as_i64() {
-            Some(number) => Kind::Int(number),
-            None => Kind::Float(number.as_f64().unwrap_or_default()),
-        },
-        Value::String(text) => Kind::Str(text.clone()),
-        Value::Array(items) => Kind::Seq(items.iter().map(|item| to_node(item, mark)).collect()),
-        Value::Object(members) => {
-            let member =
-                |(name, value): (&String, &Value)| (Key { text: name.as_str().into(), mark }, to_node(value, mark));
-            Kind::Map(members.iter().map(member).collect())
-        }
-    };
-    Node { mark, kind }
-}
-
-fn text(value: &str) -> Node {
-    Node::new(Kind::Str(value.to_owned()))
-}
-
-fn flag(value: bool) -> Node {
-    Node::new(Kind::Bool(value))
-}
-
-/// A mapping whose values without a position get its own.
-fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-    let entry = |(name, mut value): (&str, Node)| {
-        if value.mark == Mark::NONE {
-            value.mark = mark;
-        }
-        (Key { text: name.into(), mark: value.mark }, value)
-    };
-    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
 }

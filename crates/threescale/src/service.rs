@@ -4,6 +4,7 @@ use weir_config::env::Variables;
 use weir_config::{Diagnostic, Kind, Mark, Node};
 use weir_plugins::threescale::name_of;
 
+use crate::pem::{Pair, of_file};
 use crate::rule;
 
 /// Variables of the environment that APIcast reads.
@@ -17,6 +18,8 @@ pub(crate) struct Environment {
     pub(crate) caching: Option<String>,
     /// `OPENSSL_VERIFY`, where it is given.
     pub(crate) verifies: Option<bool>,
+    /// The certificate that clients are shown.
+    pub(crate) https: Option<Pair>,
 }
 
 /// Variables that would change what APIcast does, and do not here.
@@ -46,6 +49,19 @@ impl Environment {
             let text = format!("APICAST_BACKEND_CACHE_HANDLER: expected strict or resilient, found '{name}'");
             found.push(Diagnostic::error(mark, "", rule(text)));
         }
+        let files = ["APICAST_HTTPS_CERTIFICATE", "APICAST_HTTPS_CERTIFICATE_KEY"].map(|name| (name, given(name)));
+        let [cert, key] = files.each_ref().map(|(name, path)| match (path, &files) {
+            (Some(path), _) => of_file(path).map(Some).map_err(|reason| format!("{name}: {reason}")),
+            (None, [(_, None), (_, None)]) => Ok(None),
+            (None, _) => Err(format!("{name} is missing beside the other one of the certificate and its key")),
+        });
+        let https = match (cert, key) {
+            (Ok(cert), Ok(key)) => cert.zip(key).map(|(cert, key)| Pair { cert, key }),
+            (Err(reason), _) | (_, Err(reason)) => {
+                found.push(Diagnostic::error(mark, "", rule(reason)));
+                None
+            }
+        };
         let services = given("APICAST_SERVICES_LIST").or_else(|| given("APICAST_SERVICES")).unwrap_or_default();
         let ids = services.split(',').map(str::trim).filter(|id| !id.is_empty());
         Self {
@@ -53,6 +69,7 @@ impl Environment {
             backend: given("BACKEND_ENDPOINT_OVERRIDE"),
             caching,
             verifies: given("OPENSSL_VERIFY").map(|value| is_on(&value)),
+            https,
         }
     }
 

@@ -1,10 +1,9 @@
 //! The upstream of a service: `api_backend`, and the policies that are about connections to it.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use weir_config::{Diagnostic, Node, file};
+use weir_config::{Diagnostic, Node};
 
+use crate::pem::{embedded, of_file};
 use crate::service::Service;
 
 /// Parts of a service's upstream.
@@ -66,7 +65,12 @@ fn parts(url: &str) -> Option<(&'static str, &str, u16)> {
     (!host.is_empty()).then_some((scheme, host, port))
 }
 
-fn fault(service: &Service, conf: &Node, (field, name): (&str, &str), text: impl Into<String>) -> Diagnostic {
+pub(crate) fn fault(
+    service: &Service,
+    conf: &Node,
+    (field, name): (&str, &str),
+    text: impl Into<String>,
+) -> Diagnostic {
     let path = format!("{}.{field}.{name}", service.path);
     Diagnostic::error(conf.mark_of(name), path, crate::rule(text))
 }
@@ -102,10 +106,8 @@ fn certificate(service: &Service, conf: &Node, field: &str, tls: &mut Value, fou
             continue;
         }
         let pem = match text(kind) {
-            "embedded" => embedded(given).ok_or_else(|| "expected a data URL in base64 with a text in PEM".to_owned()),
-            "" | "path" => {
-                file::read_text(std::path::Path::new(given)).map_err(|error| format!("cannot read {given}: {error}"))
-            }
+            "embedded" => embedded(given),
+            "" | "path" => of_file(given),
             other => Err(format!("expected one of: path, embedded; found '{other}'")),
         };
         match pem {
@@ -123,19 +125,9 @@ fn certificate(service: &Service, conf: &Node, field: &str, tls: &mut Value, fou
     }
 }
 
-/// The text of a data URL: `data:application/x-x509-ca-cert;name=a.pem;base64,…`.
-fn embedded(url: &str) -> Option<String> {
-    let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
-    if !head.ends_with(";base64") {
-        return None;
-    }
-    let text = String::from_utf8(STANDARD.decode(data.trim()).ok()?).ok()?;
-    text.contains("-----BEGIN").then_some(text)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{embedded, parts};
+    use super::parts;
 
     #[test]
     fn urls_have_parts() {
@@ -143,13 +135,5 @@ mod tests {
         assert_eq!(parts("wss://u:p@a.test"), Some(("https", "a.test", 443)));
         assert_eq!(parts("http://[::1]:81"), Some(("http", "[::1]", 81)));
         assert_eq!((parts("a.test"), parts("ftp://a"), parts("http:///x")), (None, None, None));
-    }
-
-    #[test]
-    fn certificates_are_embedded_as_data() {
-        let url = "data:application/x-x509-ca-cert;name=a.pem;base64,LS0tLS1CRUdJTiBYLS0tLS0=";
-        assert_eq!(embedded(url).as_deref(), Some("-----BEGIN X-----"));
-        assert_eq!(embedded("data:text/plain,x"), None);
-        assert_eq!(embedded("data:;base64,eHg="), None);
     }
 }

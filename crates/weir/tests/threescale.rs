@@ -1,6 +1,7 @@
 //! 3scale's APIcast: services, credentials, mapping rules, verdicts of a backend and its absence, reports, policies, and the
 //! portal. No backend of 3scale can be installed here, so a scripted one answers as its protocol says.
 
+mod certificates;
 mod policies;
 mod portal;
 mod verdicts;

@@ -11,6 +11,7 @@ mod payload_limits;
 mod rate_limit;
 mod roles;
 mod routing;
+mod tls_validation;
 mod urls;
 
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub const SUPPORTED: &[&str] = &[
     "rewrite_url_captures",
     "routing",
     "statuscode_overwrite",
+    "tls",
+    "tls_validation",
     "token_introspection",
     "upstream",
     "upstream_connection",
@@ -75,12 +78,10 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("rate_limit_headers", "limits of the backend are not told in fields"),
     ("request_unbuffered", "requests are never held whole, unless a policy reads their body"),
     ("soap", "actions of SOAP have no metrics"),
-    ("tls", "certificates are those of the gateway's settings: see --listen-https"),
-    ("tls_validation", "certificates of clients are checked by listeners: see the settings of TLS"),
 ];
 
-/// The policies that the reader of a configuration takes into the upstream, where a condition has no place.
-const OF_UPSTREAM: [&str; 4] = ["retry", "upstream_connection", "upstream_mtls", "websocket"];
+/// The policies that the reader of a configuration takes into the upstream and the listeners, where a condition has no place.
+const OF_CONNECTIONS: [&str; 5] = ["retry", "tls", "upstream_connection", "upstream_mtls", "websocket"];
 
 /// The name of a policy without the words that may stand before it.
 #[must_use]
@@ -228,7 +229,7 @@ impl Found {
             }
             "3scale_batcher" => self.batcher(conf, place, conditions, cx),
             "logging" => return check_logging(conf, &field, cx),
-            known if OF_UPSTREAM.contains(&known) => {
+            known if OF_CONNECTIONS.contains(&known) => {
                 if !conditions.is_empty() {
                     cx.say([Invalid::new(place, format!("{known} is not supported inside of conditional"))]);
                 }
@@ -258,6 +259,7 @@ impl Found {
             "rewrite_url_captures" => urls::rewrite_url_captures(conf, field, cx),
             "routing" => routing::routing(conf, field, cx),
             "statuscode_overwrite" => answers::statuscode_overwrite(conf, field, cx),
+            "tls_validation" => tls_validation::compile(conf, field, cx),
             "token_introspection" => introspection::compile(conf, field, cx),
             "upstream" => routing::upstream(conf, field, cx),
             "url_rewriting" => urls::url_rewriting(conf, field, cx),

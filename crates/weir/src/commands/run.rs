@@ -85,6 +85,7 @@ fn run_with(
     let without_effect = etcd::settle(&mut settings, file.is_some())?;
     if let Some(file) = &file {
         tyk::listen(&file.file, &mut settings).map_err(Failure::Usage)?;
+        threescale::listen(&mut settings).map_err(Failure::Usage)?;
     }
     let Inheritance { mut sockets, keeper, files: before } = inheritance;
     if let (Some(path), Some(ending)) = (&args.settings.settings, ending) {

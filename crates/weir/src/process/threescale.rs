@@ -1,5 +1,6 @@
 //! 3scale's backend: where its services come from, its thread, and its end.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use weir_config::settings::Endpoint;
+use weir_config::settings::{Endpoint, ListenAddr, Listener};
 use weir_config::{Settings, file};
 use weir_plugins::PlanCounts;
 use weir_store::{Embedded, Folder, Options, Store};
@@ -45,6 +46,21 @@ enum Kept {
         store: Arc<Embedded>,
         succeeds: bool,
     },
+}
+
+/// Listens with TLS at `APICAST_HTTPS_PORT`, unless the settings say something else.
+///
+/// # Errors
+/// The variable is no port.
+pub(crate) fn listen(settings: &mut Settings) -> Result<(), String> {
+    let Some(port) = std::env::var("APICAST_HTTPS_PORT").ok().filter(|port| !port.is_empty()) else { return Ok(()) };
+    let read = port.parse().ok().filter(|port| *port > 0);
+    let port = read.ok_or_else(|| format!("APICAST_HTTPS_PORT: expected a port, found '{port}'"))?;
+    if settings.listen.https == Settings::default().listen.https {
+        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        settings.listen.https = vec![Listener::from(ListenAddr::Tcp(address))];
+    }
+    Ok(())
 }
 
 /// The number of connections, of so many file descriptors; 0 for a backend that is off.
