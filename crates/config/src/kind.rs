@@ -41,7 +41,7 @@ impl KindEntry {
         has_times: true,
         has_schema: true,
         references: &[],
-        secrets: &["upstream.tls.client_key"],
+        secrets: &["upstream.tls.client_key", "upstream.tunnel.authorization"],
     };
 }
 
@@ -137,7 +137,7 @@ kinds! { $
             path: "upstreams/{id}", name: "upstream", noun: "upstream", rank: 2,
             methods: &["POST", "PATCH"],
             references: &[("tls.client_cert_id", ResourceKind::Ssls)],
-            secrets: &["tls.client_key"],
+            secrets: &["tls.client_key", "tunnel.authorization"],
         }
         /// Upstreams, plugins and hosts that several routes share.
         Services(Service) services {

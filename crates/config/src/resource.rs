@@ -43,7 +43,7 @@ pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use stream_route::StreamRoute;
 pub use upstream::{
     DiscoveryArgs, DiscoveryType, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout,
-    Upstream, UpstreamHost, UpstreamTls,
+    Tunnel, Upstream, UpstreamHost, UpstreamTls,
 };
 
 pub(crate) use proto::compile as compile_proto;

@@ -35,6 +35,7 @@ mod verdicts;
 use weir_plugin::host::Definition;
 
 pub use policies::{REFUSED, SUPPORTED, name_of};
+pub use target::{PROXIES, by_way_of_proxy};
 
 /// Every plugin of the family, in the order of names.
 #[must_use]

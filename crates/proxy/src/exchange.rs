@@ -8,6 +8,7 @@ mod body;
 mod callout;
 mod connect;
 mod forward;
+mod forward_proxy;
 mod grpc;
 mod mirror;
 mod reply;

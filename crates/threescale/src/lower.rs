@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use weir_config::{Diagnostic, Entity, Id, Kind, Lowered, Mark, Matching, Node, ResourceKind};
+use weir_plugins::threescale::by_way_of_proxy;
 
 use crate::nodes::{flag, map, text, to_node};
 use crate::service::{Environment, Service};
@@ -52,6 +53,7 @@ fn service(
     if upstream.get("scheme").is_none_or(|scheme| scheme != "https") {
         of_route.remove("tls");
     }
+    by_way_of_proxy(&mut of_route);
     let upstream = to_node(&Value::Object(upstream), mark);
     let mut conf = service.node.clone();
     conf.insert("upstream", upstream);

@@ -1,7 +1,10 @@
 //! The upstream of a service: `api_backend`, and the policies that are about connections to it.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use weir_config::{Diagnostic, Node};
+use weir_plugins::threescale::PROXIES;
 
 use crate::pem::{embedded, of_file};
 use crate::service::Service;
@@ -28,6 +31,7 @@ pub(crate) fn upstream(service: &Service, found: &mut Vec<Diagnostic>) -> Option
         match name {
             "retry" => retry(service, conf, &field, &mut item, found),
             "upstream_connection" => connection(service, conf, &field, &mut item, found),
+            "http_proxy" => proxies(service, conf, &field, &mut item, found),
             "upstream_mtls" => certificate(service, conf, &field, &mut tls, found),
             _ => {}
         }
@@ -73,6 +77,35 @@ pub(crate) fn fault(
 ) -> Diagnostic {
     let path = format!("{}.{field}.{name}", service.path);
     Diagnostic::error(conf.mark_of(name), path, crate::rule(text))
+}
+
+/// The forward proxies of the policy `http_proxy`.
+fn proxies(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {
+    let mut proxies = json!({});
+    for (scheme, own) in [("http", "http_proxy"), ("https", "https_proxy")] {
+        let given = |name: &'static str| {
+            Some((name, conf.get(name).and_then(Node::as_str)?)).filter(|(_, url)| !url.is_empty())
+        };
+        let Some((name, url)) = given(own).or_else(|| given("all_proxy")) else { continue };
+        let Some(("http", host, port)) = parts(url) else {
+            let text =
+                format!("expected a URL such as http://user:password@proxy.example:3128, found '{}'", shown(url));
+            found.push(fault(service, conf, (field, name), text));
+            continue;
+        };
+        proxies[scheme] = json!({ "host": host, "port": port });
+        let authority = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
+        if let Some((user, _)) = authority.rsplit_once('@') {
+            let known: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
+            proxies[scheme]["authorization"] = format!("Basic {}", STANDARD.encode(known)).into();
+        }
+    }
+    item.insert(PROXIES.to_owned(), proxies);
+}
+
+/// A URL without its user.
+fn shown(url: &str) -> String {
+    url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, rest)| format!("…@{rest}"))
 }
 
 fn retry(service: &Service, conf: &Node, field: &str, item: &mut Map<String, Value>, found: &mut Vec<Diagnostic>) {

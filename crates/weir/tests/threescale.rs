@@ -2,6 +2,7 @@
 //! portal. No backend of 3scale can be installed here, so a scripted one answers as its protocol says.
 
 mod certificates;
+mod forward_proxies;
 mod policies;
 mod portal;
 mod verdicts;

@@ -236,6 +236,7 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         let why = "with proxy_protocol: such a connection is for one request".into();
         found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), Code::NoEffect { why }));
     }
+    check_tunnel(node, path, found);
     check_timeout(node, path, found);
     check_what_checks_reach(node, path, found);
     check_http2(node, path, found);
@@ -280,6 +281,22 @@ fn check_stream_nodes(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     if let ("udp", Some((key, _))) = (scheme, node.entry("proxy_protocol")) {
         let code = Code::NotSupported { feature: "proxy_protocol of an upstream with scheme: udp".into() };
         found.push(Diagnostic::error(key.mark, field(path, "proxy_protocol"), code));
+    }
+}
+
+/// The proxy knows the client that it is told of, and streams may begin with the server.
+fn check_tunnel(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some((key, _)) = node.entry("tunnel") else { return };
+    let is_stream = matches!(node.get("scheme").and_then(Node::as_str), Some("tcp" | "tls" | "udp"));
+    for (is_refused, with) in [
+        (is_stream, "an upstream for streams"),
+        (node.get("proxy_protocol").is_some(), "proxy_protocol"),
+        (node.get("service_name").is_some(), "service_name"),
+    ] {
+        if is_refused {
+            let code = Code::NotSupported { feature: format!("tunnel together with {with}").into() };
+            found.push(Diagnostic::error(key.mark, field(path, "tunnel"), code));
+        }
     }
 }
 
@@ -499,8 +516,10 @@ fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>)
     if by_key || hosts.any(on_unix) {
         refuse("of a node on a Unix socket");
     }
-    if node.get("proxy_protocol").is_some() {
-        refuse("together with proxy_protocol");
+    for name in ["proxy_protocol", "tunnel"] {
+        if node.get(name).is_some() {
+            refuse(&format!("together with {name}"));
+        }
     }
     let active = node.get("checks").and_then(|checks| checks.get("active"));
     let kind = active.and_then(|active| active.get("type")).and_then(Node::as_str);

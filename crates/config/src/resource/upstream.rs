@@ -81,10 +81,30 @@ resource! {
         /// connection carries one request. An extension: APISIX has it for streams only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub proxy_protocol: Option<ProxyHeader>,
+        /// A server that is reached by way of the nodes, which are forward proxies. An extension.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tunnel: Option<Tunnel>,
         /// Health checks of the nodes; see [health checks](health-checks.md). Unset: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub checks: Option<Checks>,
     }
+}
+
+/// A server behind forward proxies: they are asked for a tunnel to it (CONNECT, RFC 9110 section 9.3.6), in which everything
+/// else takes place, TLS included.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tunnel {
+    /// Name or address of the server, which the proxy resolves.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[0-9a-zA-Z._:\[\]-]+$"), extend("x-expected" = "a host"))]
+    pub host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// The value of `Proxy-Authorization`: `Basic` and user and password in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096), regex(pattern = r"^[ -~]+$"), extend("x-expected" = "the value of a field"))]
+    pub authorization: Option<Secret>,
 }
 
 /// A registry that knows the nodes of services.

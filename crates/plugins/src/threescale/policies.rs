@@ -40,6 +40,7 @@ pub const SUPPORTED: &[&str] = &[
     "default_credentials",
     "echo",
     "headers",
+    "http_proxy",
     "ip_check",
     "jwt_claim_check",
     "keycloak_role_check",
@@ -69,7 +70,6 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("content_caching", "responses are not cached: take the policy out, or cache in front of the gateway"),
     ("fapi", "the checks of FAPI are not made"),
     ("grpc", "gRPC is not spoken with upstreams of this family"),
-    ("http_proxy", "upstreams are reached directly, not by way of a proxy"),
     ("jwt_parser", "tokens are read by the authentication method oidc"),
     ("liquid_context_debug", "the context of templates is not shown"),
     ("nginx_filters", "there is no nginx whose filters could be switched"),
@@ -81,7 +81,7 @@ pub const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// The policies that the reader of a configuration takes into the upstream and the listeners, where a condition has no place.
-const OF_CONNECTIONS: [&str; 5] = ["retry", "tls", "upstream_connection", "upstream_mtls", "websocket"];
+const OF_CONNECTIONS: [&str; 6] = ["http_proxy", "retry", "tls", "upstream_connection", "upstream_mtls", "websocket"];
 
 /// The name of a policy without the words that may stand before it.
 #[must_use]

@@ -98,7 +98,18 @@ impl Define for Service {
     const PHASES: Phases = Phases::REWRITE.and(Phases::RESPONSE).and(Phases::LOG);
     const DOC: &'static str = "A service of 3scale: credentials, mapping rules, verdicts of a backend, policies.";
     const EXAMPLE: &'static str = "{id: '1', backend_version: '1', proxy: {policy_chain: [{name: echo}]}}\n";
-    const ENCRYPTED: &'static [&'static str] = &["backend_authentication_value", "proxy.secret_token"];
+    const ENCRYPTED: &'static [&'static str] = &[
+        "backend_authentication_value",
+        "proxy.secret_token",
+        "proxy.policy_chain.*.configuration.all_proxy",
+        "proxy.policy_chain.*.configuration.http_proxy",
+        "proxy.policy_chain.*.configuration.https_proxy",
+        "proxy.policy_chain.*.configuration.client_secret",
+        "proxy.policy_chain.*.configuration.certificate_key",
+        "upstream.proxies.http.authorization",
+        "upstream.proxies.https.authorization",
+        "upstream.tls.client_key",
+    ];
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -189,7 +200,7 @@ impl PartsDraft {
         };
         let target = match proxy.api_backend.as_str() {
             "" => None,
-            url => Some(Url::parse(url, "proxy.api_backend")?.on_route(Some(&proxy.hostname_rewrite))),
+            url => Some(Url::parse(url, "proxy.api_backend")?.on_route(Some(&proxy.hostname_rewrite), &conf.upstream)),
         };
         let name = |given: Option<String>, default: &str| {
             let given = given.filter(|name| !name.is_empty()).unwrap_or_else(|| default.to_owned());

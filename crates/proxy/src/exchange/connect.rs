@@ -174,6 +174,9 @@ impl<D: Presence> Runner<D> {
         if let Some(version) = attempt.upstream.proxy_protocol {
             self.introduce(version, &x.client, &mut socket).await?;
         }
+        if let Some(question) = &attempt.node.endpoint.tunnel {
+            Box::pin(self.ask_proxy(attempt.node, question, &mut socket)).await?;
+        }
         match &attempt.node.endpoint.tls {
             None => Ok(NodeStream::Plain(socket)),
             Some(setup) => Box::pin(self.handshake(x, attempt, setup, socket)).await,
@@ -191,16 +194,18 @@ impl<D: Presence> Runner<D> {
             ProxyHeader::V1 => proxy_protocol::write_line(&mut header, known),
             ProxyHeader::V2 => proxy_protocol::write_binary(&mut header, known),
         }
+        self.send_ahead(&header, socket).await
+    }
+
+    /// Sends what comes before the first request.
+    pub(super) async fn send_ahead(&self, bytes: &[u8], socket: &mut Socket) -> Result<(), Failure> {
         let mut written = 0;
         poll_fn(|cx| {
-            while let Some(rest) = header.get(written..).filter(|rest| !rest.is_empty()) {
+            while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
                 match relay::poll_write(cx, socket, rest) {
                     Poll::Ready(Ok(n)) => written += n,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(connect_failure(&error))),
-                    Poll::Pending => {
-                        let late = Failure::upstream(504, "connect timed out");
-                        return self.timer.poll_expired(cx).map(|()| Err(late));
-                    }
+                    Poll::Pending => return self.timer.poll_expired(cx).map(|()| Err(late())),
                 }
             }
             Poll::Ready(Ok(()))
@@ -272,6 +277,11 @@ impl<D: Presence> Runner<D> {
         }
         Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
     }
+}
+
+/// The failure of a node that has not become ready within the time to connect.
+pub(super) fn late() -> Failure {
+    Failure::upstream(504, "connect timed out")
 }
 
 /// Notes whom a try is about.
@@ -404,7 +414,7 @@ impl Race<'_> {
     }
 }
 
-fn connect_failure(error: &io::Error) -> Failure {
+pub(super) fn connect_failure(error: &io::Error) -> Failure {
     let reason = match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused",
         io::ErrorKind::ConnectionReset => "connection reset",

@@ -245,7 +245,7 @@ mod tests {
         let addrs: Vec<NodeAddr> = (1..).zip(nodes).map(addr).collect();
         let endpoints = Endpoints::default();
         let node = |addr: &NodeAddr| Node {
-            endpoint: endpoints.get(addr, None),
+            endpoint: endpoints.get(addr, None, None),
             host: Box::default(),
             weight: addr.weight,
             priority: addr.priority,

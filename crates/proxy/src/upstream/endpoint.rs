@@ -31,6 +31,8 @@ pub(crate) struct Endpoint {
     pub(crate) port: u16,
     /// TLS setup for connections to the endpoint.
     pub(crate) tls: Option<Arc<Setup>>,
+    /// The question for a tunnel that each connection begins with, at a forward proxy.
+    pub(crate) tunnel: Option<Arc<[u8]>>,
     /// `None` until a name was resolved for the first time.
     addresses: ArcSwapOption<Addresses>,
     /// Ejection of the endpoint, common to all upstreams and workers.
@@ -115,8 +117,8 @@ impl Endpoint {
     }
 }
 
-/// Identity of an endpoint: host, port, and TLS setup.
-type Key = (NodeHost, u16, Option<SetupKey>);
+/// Identity of an endpoint: host, port, TLS setup, and the server behind it.
+type Key = (NodeHost, u16, Option<SetupKey>, Option<Arc<[u8]>>);
 
 /// All endpoints of the running configuration.
 #[derive(Debug, Default)]
@@ -136,9 +138,14 @@ struct Inner {
 
 impl Endpoints {
     /// The endpoint of a node.
-    pub(crate) fn get(&self, node: &NodeAddr, tls: Option<&(SetupKey, Arc<Setup>)>) -> Arc<Endpoint> {
+    pub(crate) fn get(
+        &self,
+        node: &NodeAddr,
+        tls: Option<&(SetupKey, Arc<Setup>)>,
+        tunnel: Option<Arc<[u8]>>,
+    ) -> Arc<Endpoint> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (node.host.clone(), node.port, tls.map(|(key, _)| key.clone()));
+        let key = (node.host.clone(), node.port, tls.map(|(key, _)| key.clone()), tunnel.clone());
         if let Some(found) = inner.by_node.get(&key).and_then(Weak::upgrade) {
             return found;
         }
@@ -151,6 +158,7 @@ impl Endpoints {
             host: node.host.clone(),
             port: node.port,
             tls: tls.map(|(_, setup)| Arc::clone(setup)),
+            tunnel,
             addresses: ArcSwapOption::empty(),
             aside: Arc::default(),
             load: Load::default(),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{
-    CheckType, Checks, Code, Diagnostic, HashKey, NodeAddr, NodeHost, PassHost, Scheme, Timeout, Upstream as Conf,
+    CheckType, Checks, Code, Diagnostic, HashKey, NodeAddr, NodeHost, PassHost, Scheme, Timeout, Tunnel,
+    Upstream as Conf,
 };
 use weir_expr::Variable;
 use weir_net::tls::client::{Setup, SetupKey};
@@ -96,7 +97,7 @@ impl Recipe {
 
     fn node(&self, addr: &NodeAddr, checked: Option<&Checked>) -> Node {
         let upstream = &self.upstream;
-        let endpoint = self.endpoints.get(addr, self.tls.as_ref());
+        let endpoint = self.endpoints.get(addr, self.tls.as_ref(), upstream.tunnel.as_ref().map(question));
         let host = host_of(addr, upstream.scheme);
         let health = checked.map(|checked| {
             let host = host_of_checks(upstream, &checked.checks, &host);
@@ -107,6 +108,14 @@ impl Recipe {
         let host = if upstream.pass_host == PassHost::NodeName { name_of(addr) } else { host };
         Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
     }
+}
+
+/// The question for a tunnel (RFC 9110 section 9.3.6).
+fn question(tunnel: &Tunnel) -> Arc<[u8]> {
+    let Tunnel { host, port, authorization } = tunnel;
+    let known = authorization.as_ref().map(|value| format!("Proxy-Authorization: {}\r\n", value.reveal()));
+    let known = known.unwrap_or_default();
+    format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{known}\r\n").into_bytes().into()
 }
 
 /// Protocol that is spoken to the nodes of an upstream.

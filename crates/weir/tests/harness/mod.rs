@@ -16,6 +16,7 @@ mod process;
 mod receiver;
 mod redis;
 mod relay;
+mod tinyproxy;
 
 pub(crate) use any_client::{AnyClient, Protocol, over_both};
 pub(crate) use certificate::{Authority, Certificate, Kind};
@@ -33,6 +34,7 @@ pub(crate) use process::{Process, binary, companion, made_with_go, program, put_
 pub(crate) use receiver::Receiver;
 pub(crate) use redis::{Redis, RedisCluster, Sentinels};
 pub(crate) use relay::Relay;
+pub(crate) use tinyproxy::{Tinyproxy, USER as PROXY_USER};
 
 use std::thread;
 use std::time::{Duration, Instant};
