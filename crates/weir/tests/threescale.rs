@@ -3,6 +3,7 @@
 
 mod certificates;
 mod forward_proxies;
+mod own_backend;
 mod policies;
 mod portal;
 mod verdicts;
