@@ -20,6 +20,7 @@ pub mod kind;
 pub mod load;
 pub mod model;
 pub mod node;
+pub mod nodes;
 pub mod reference;
 pub mod resource;
 pub mod schema;

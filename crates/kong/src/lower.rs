@@ -25,7 +25,8 @@ mod streams;
 pub(crate) use names::may_be_left_out;
 pub(crate) use routes::escaped;
 
-use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
+pub(crate) use weir_config::nodes::{flag, list, map, number, text};
+use weir_config::{Diagnostic, Lowered, Mark, Node, ResourceKind};
 
 use crate::document::{Document, EntityKind};
 
@@ -92,31 +93,4 @@ fn certificates(
     for (_, sni) in document.of(EntityKind::Snis).filter(|(_, sni)| sni.reference("certificate").is_none()) {
         found.push(sni.fault("certificate", "required field missing"));
     }
-}
-
-pub(crate) fn text(value: &str) -> Node {
-    Node::new(Kind::Str(value.to_owned()))
-}
-
-pub(crate) fn number(value: i64) -> Node {
-    Node::new(Kind::Int(value))
-}
-
-pub(crate) fn flag(value: bool) -> Node {
-    Node::new(Kind::Bool(value))
-}
-
-pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
-    Node { mark, kind: Kind::Seq(items) }
-}
-
-/// A mapping whose values without a position get its own.
-pub(crate) fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-    let entry = |(name, mut value): (&str, Node)| {
-        if value.mark == Mark::NONE {
-            value.mark = mark;
-        }
-        (Key { text: name.into(), mark: value.mark }, value)
-    };
-    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
 }

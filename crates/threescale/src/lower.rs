@@ -1,10 +1,11 @@
 //! From services to items of the model: a route for each, with the plugin `service`, and one for all other hosts.
 
 use serde_json::Value;
+use weir_config::nodes::{flag, map, text};
 use weir_config::{Diagnostic, Entity, Id, Kind, Lowered, Mark, Matching, Node, ResourceKind};
 use weir_plugins::threescale::by_way_of_proxy;
 
-use crate::nodes::{flag, map, text, to_node};
+use crate::nodes::to_node;
 use crate::service::{Environment, Service};
 use crate::tls;
 use crate::upstream::{Upstream, upstream};

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use weir_config::{Key, Kind, Mark, Node};
 
+/// A node with the content of a value, at one position.
 pub(crate) fn to_node(value: &Value, mark: Mark) -> Node {
     let kind = match value {
         Value::Null => Kind::Null,
@@ -20,27 +21,4 @@ pub(crate) fn to_node(value: &Value, mark: Mark) -> Node {
         }
     };
     Node { mark, kind }
-}
-
-pub(crate) fn text(value: &str) -> Node {
-    Node::new(Kind::Str(value.to_owned()))
-}
-
-pub(crate) fn flag(value: bool) -> Node {
-    Node::new(Kind::Bool(value))
-}
-
-pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
-    Node { mark, kind: Kind::Seq(items) }
-}
-
-/// A mapping whose values without a position get its own.
-pub(crate) fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-    let entry = |(name, mut value): (&str, Node)| {
-        if value.mark == Mark::NONE {
-            value.mark = mark;
-        }
-        (Key { text: name.into(), mark: value.mark }, value)
-    };
-    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
 }

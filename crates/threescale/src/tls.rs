@@ -1,10 +1,10 @@
 //! Certificates that the gateway shows: of `APICAST_HTTPS_CERTIFICATE`, and of the policy `tls` for the hosts of a service.
 //! Clients are asked for theirs under the hosts of services with the policy `tls_validation`.
 
+use weir_config::nodes::{flag, list, map, text};
 use weir_config::{Diagnostic, Entity, Lowered, Mark, Node, ResourceKind};
 use weir_plugins::threescale::name_of;
 
-use crate::nodes::{flag, list, map, text};
 use crate::pem::{Pair, embedded, of_file};
 use crate::service::{Environment, Service};
 use crate::upstream::fault;

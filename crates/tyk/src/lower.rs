@@ -14,7 +14,8 @@ mod tls;
 mod uptime;
 mod versions;
 
-use weir_config::{Diagnostic, Entity, Id, Key, Kind, Lowered, Mark, Matching, Node, ResourceKind};
+pub(crate) use weir_config::nodes::{flag, list, map, number, text};
+use weir_config::{Diagnostic, Entity, Id, Kind, Lowered, Mark, Matching, Node, ResourceKind};
 
 use crate::conf::Conf;
 use crate::definition::{Definition, drop_nulls};
@@ -290,31 +291,4 @@ fn merged(policies: &[Node], mark: Mark, found: &mut Vec<Diagnostic>) -> Node {
         }
     }
     all
-}
-
-pub(crate) fn text(value: &str) -> Node {
-    Node::new(Kind::Str(value.to_owned()))
-}
-
-pub(crate) fn number(value: i64) -> Node {
-    Node::new(Kind::Int(value))
-}
-
-pub(crate) fn flag(value: bool) -> Node {
-    Node::new(Kind::Bool(value))
-}
-
-pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
-    Node { mark, kind: Kind::Seq(items) }
-}
-
-/// A mapping whose values without a position get its own.
-pub(crate) fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-    let entry = |(name, mut value): (&str, Node)| {
-        if value.mark == Mark::NONE {
-            value.mark = mark;
-        }
-        (Key { text: name.into(), mark: value.mark }, value)
-    };
-    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
 }

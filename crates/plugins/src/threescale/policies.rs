@@ -48,6 +48,7 @@ pub const SUPPORTED: &[&str] = &[
     "maintenance_mode",
     "payload_limits",
     "rate_limit",
+    "request_unbuffered",
     "retry",
     "rewrite_url_captures",
     "routing",
@@ -76,7 +77,6 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("oauth_mtls", "tokens are not bound to certificates of clients"),
     ("on_failed", "a policy that cannot be loaded refuses the configuration"),
     ("rate_limit_headers", "limits of the backend are not told in fields"),
-    ("request_unbuffered", "requests are never held whole, unless a policy reads their body"),
     ("soap", "actions of SOAP have no metrics"),
 ];
 
@@ -229,6 +229,8 @@ impl Found {
             }
             "3scale_batcher" => self.batcher(conf, place, conditions, cx),
             "logging" => return check_logging(conf, &field, cx),
+            // Bodies are never held whole, unless a policy reads them.
+            "request_unbuffered" => return true,
             known if OF_CONNECTIONS.contains(&known) => {
                 if !conditions.is_empty() {
                     cx.say([Invalid::new(place, format!("{known} is not supported inside of conditional"))]);
