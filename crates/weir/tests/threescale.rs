@@ -2,6 +2,7 @@
 //! portal. No backend of 3scale can be installed here, so a scripted one answers as its protocol says.
 
 mod certificates;
+mod content_caching;
 mod forward_proxies;
 mod own_backend;
 mod policies;

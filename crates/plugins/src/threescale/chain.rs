@@ -1,12 +1,13 @@
 //! The chain of a service: its policies in their order, by phases.
 
-use weir_plugin::{Flow, HookCx, Io, LocalFuture, LogCx, PerRequest, Phases, Plugin, RequestCx, ResponseCx};
+use weir_plugin::{BodyCx, Flow, HookCx, Io, LocalFuture, LogCx, PerRequest, Phases, Plugin, RequestCx, ResponseCx};
 
 use super::parts::Parts;
 use super::policies::Link;
 use super::policy::{Phase, Step};
 use super::state::{Kept, State};
 use super::text::Around;
+use crate::traffic::proxy_cache::Caching;
 
 /// An instance.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub(super) struct Chain {
     links: Box<[Link]>,
     place: PerRequest<Kept>,
     has_log: bool,
+    has_cache: bool,
 }
 
 /// The phases in their order.
@@ -23,7 +25,8 @@ const PHASES: [Phase; 3] = [Phase::Rewrite, Phase::Access, Phase::Content];
 impl Chain {
     pub(super) fn new(parts: Parts, links: Vec<Link>) -> Self {
         let has_log = links.iter().any(|link| link.policy.has_log());
-        Self { parts, links: links.into(), place: PerRequest::new(), has_log }
+        let has_cache = links.iter().any(|link| link.policy.has_cache());
+        Self { parts, links: links.into(), place: PerRequest::new(), has_log, has_cache }
     }
 
     /// Runs the policies from the position of the state on.
@@ -40,6 +43,7 @@ impl Chain {
             };
             match self.go_on(step, state) {
                 None => {}
+                Some(Flow::Continue) if *phase == Phase::Content => return self.look_up(cx, state),
                 Some(flow) => return flow,
             }
         }
@@ -58,6 +62,21 @@ impl Chain {
         None
     }
 
+    /// The cache for a request that is about to be sent, or for its answer.
+    fn cache(&self, state: &State) -> Option<&Caching> {
+        let (policy, rule) = state.cached_by?;
+        self.links.get(policy)?.policy.cache(rule)
+    }
+
+    /// Answers a request out of a cache, where a policy has chosen one and it has the answer.
+    fn look_up(&self, cx: &mut RequestCx<'_>, state: &State) -> Flow {
+        // Clients may not empty the cache.
+        match self.cache(state).filter(|_| cx.request().method_bytes() != b"PURGE") {
+            Some(cache) => cache.access(cx),
+            None => Flow::Continue,
+        }
+    }
+
     fn applies(&self, link: &Link, cx: &impl HookCx, state: &State) -> bool {
         link.conditions.is_empty() || {
             let around = Around { view: cx.view(), state, names: &self.parts.names };
@@ -68,7 +87,8 @@ impl Chain {
 
 impl Plugin for Chain {
     fn phases(&self, declared: Phases) -> Phases {
-        if self.has_log { declared } else { declared.without(Phases::LOG) }
+        let declared = if self.has_log { declared } else { declared.without(Phases::LOG) };
+        if self.has_cache { declared } else { declared.without(Phases::BODY) }
     }
 
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
@@ -88,8 +108,10 @@ impl Plugin for Chain {
                     break cx.fail(500, "3scale: no policy waits");
                 };
                 let step = link.policy.wait(&self.parts, cx, &mut state, io, phase).await;
-                if let Some(flow) = self.go_on(step, &mut state) {
-                    break flow;
+                match self.go_on(step, &mut state) {
+                    None => {}
+                    Some(Flow::Continue) if phase == Phase::Content => break self.look_up(cx, &state),
+                    Some(flow) => break flow,
                 }
                 match self.run(cx, &mut state) {
                     Flow::Suspend => {}
@@ -116,8 +138,16 @@ impl Plugin for Chain {
                 link.policy.response(&self.parts, cx, &mut state);
             }
         }
+        if let Some(cache) = self.cache(&state) {
+            let _ = cache.response(cx);
+        }
         self.place.put(cx, state);
         Flow::Continue
+    }
+
+    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
+        let cache = self.place.get(cx).and_then(|state| self.cache(state));
+        cache.map_or(Flow::Continue, |cache| cache.body(cx, piece, last))
     }
 
     fn log(&self, cx: &LogCx<'_>) {

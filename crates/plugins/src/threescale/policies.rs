@@ -3,6 +3,7 @@
 mod answers;
 mod apicast;
 mod checks;
+mod content_caching;
 mod custom_metrics;
 mod default_credentials;
 mod headers;
@@ -35,6 +36,7 @@ pub const SUPPORTED: &[&str] = &[
     "apicast",
     "caching",
     "conditional",
+    "content_caching",
     "cors",
     "custom_metrics",
     "default_credentials",
@@ -68,7 +70,6 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("3scale_referrer", "the referrer is not told to the backend"),
     ("camel", "requests are not sent by way of a proxy of Camel"),
     ("clear_context", "a chain has nothing that could be cleared"),
-    ("content_caching", "responses are not cached: take the policy out, or cache in front of the gateway"),
     ("fapi", "the checks of FAPI are not made"),
     ("grpc", "gRPC is not spoken with upstreams of this family"),
     ("jwt_parser", "tokens are read by the authentication method oidc"),
@@ -247,6 +248,7 @@ impl Found {
 
     fn compile(&self, name: &str, conf: &Node, place: &str, field: &str, cx: &CompileCx<'_>) -> Option<DraftLink> {
         match name {
+            "content_caching" => content_caching::compile(conf, field, cx),
             "cors" => answers::cors(conf, field, cx),
             "custom_metrics" => custom_metrics::compile(conf, field, cx),
             "default_credentials" => default_credentials::compile(conf, field, cx),

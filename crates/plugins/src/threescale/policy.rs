@@ -4,6 +4,7 @@ use weir_plugin::{Flow, Io, LocalFuture, LogCx, RequestCx, ResponseCx};
 
 use super::parts::Parts;
 use super::state::State;
+use crate::traffic::proxy_cache::Caching;
 
 /// A phase of a request. All policies run for one phase before the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,16 @@ pub(super) trait Policy: Send + Sync + std::fmt::Debug {
     ) -> LocalFuture<'a, Step> {
         let flow = cx.fail(500, "3scale: a policy waits for nothing");
         Box::pin(std::future::ready(Step::Done(flow)))
+    }
+
+    /// True if [`Policy::cache`] may have one.
+    fn has_cache(&self) -> bool {
+        false
+    }
+
+    /// The cache of one of its rules.
+    fn cache(&self, _rule: usize) -> Option<&Caching> {
+        None
     }
 
     /// True if [`Policy::response`] does something.

@@ -95,7 +95,7 @@ struct PolicyConf {
 impl Define for Service {
     const NAME: &'static str = "service";
     const PRIORITY: i32 = 1000;
-    const PHASES: Phases = Phases::REWRITE.and(Phases::RESPONSE).and(Phases::LOG);
+    const PHASES: Phases = Phases::REWRITE.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "A service of 3scale: credentials, mapping rules, verdicts of a backend, policies.";
     const EXAMPLE: &'static str = "{id: '1', backend_version: '1', proxy: {policy_chain: [{name: echo}]}}\n";
     const ENCRYPTED: &'static [&'static str] = &[

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) chosen: Vec<(usize, usize)>,
     /// A path that takes the place of the request's, appended to that of the chosen target.
     pub(super) replaced: Option<String>,
+    /// Numbers of the policy and of its rule whose cache is asked.
+    pub(super) cached_by: Option<(usize, usize)>,
     /// Status of answers that a policy makes.
     pub(super) status: Option<u16>,
     /// True if the verdict that let the request pass is to be asked for again.

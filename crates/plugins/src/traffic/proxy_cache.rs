@@ -1,5 +1,7 @@
 //! `proxy-cache`: answers of upstreams are kept, and given to further requests.
 
+mod content;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -202,6 +204,7 @@ cache_ttl: 60
                 methods: conf.cache_method.into(),
                 hides: conf.hide_cache_headers,
                 obeys: conf.cache_control,
+                unsaid_ms: None,
                 bypass,
                 no_cache,
                 ttl_ms: conf.cache_ttl * 1000,
@@ -253,7 +256,7 @@ impl Default for Names {
 
 /// An instance.
 #[derive(Debug)]
-struct Caching {
+pub(crate) struct Caching {
     zone: Arc<Zone>,
     key: Box<[Template]>,
     /// True if the key has something of the caller in it.
@@ -265,6 +268,8 @@ struct Caching {
     hides: bool,
     /// True if `Cache-Control` and `Expires` count.
     obeys: bool,
+    /// Milliseconds for which an answer is kept where they count and say nothing; `None`: it is not kept.
+    unsaid_ms: Option<u64>,
     bypass: Option<Box<[Template]>>,
     no_cache: Option<Box<[Template]>>,
     ttl_ms: u64,
@@ -471,7 +476,11 @@ impl Caching {
                 expires: fields.get(base, &self.names.expires),
                 date: response.field_str("Date"),
             };
-            lifetime.seconds(unix_seconds).filter(|seconds| *seconds > 0)? * 1000
+            match lifetime.seconds(unix_seconds) {
+                Some(0) => return None,
+                Some(seconds) => seconds * 1000,
+                None => self.unsaid_ms?,
+            }
         } else {
             self.ttl_ms
         };
