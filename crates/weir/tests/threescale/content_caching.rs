@@ -45,7 +45,7 @@ fn ask(gateway: &Gateway, request: &str) -> Response {
     send(gateway, &format!("{request}\nX-Key: good"))
 }
 
-/// What the gateway says of its cache.
+/// The outcome that the gateway tells of its cache.
 fn told(response: &Response) -> Option<&str> {
     assert_eq!(response.status, 200, "{}", response.text());
     response.field("x-cache-status-policy")
