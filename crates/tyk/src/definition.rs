@@ -208,6 +208,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("graphql.enabled", "GraphQL is not supported yet"),
     ("custom_middleware_bundle", "bundles of middleware are not supported"),
     ("proxy.service_discovery.use_discovery_service", "service discovery is not supported yet: list the targets"),
+    (
+        "pinned_public_keys",
+        "pinned keys of upstreams are not checked, and an upstream with another one would be trusted",
+    ),
     ("proxy.transport.proxy_url", "a proxy towards upstreams is not supported"),
     ("enable_proxy_protocol", "set proxy_protocol of a listener in the settings"),
     ("listen_port", "a port of one API is not supported: all APIs are at the port of the traffic"),
@@ -221,7 +225,6 @@ const DOUBTED: &[(&str, &str)] = &[
     ("session_lifetime", "keys live until they expire"),
     ("certificates", "certificates of a single API are not read: list them in the settings"),
     ("upstream_certificates", "certificates for upstreams of a single API are not read"),
-    ("pinned_public_keys", "pinned keys of upstreams are not checked"),
 ];
 
 /// Fields of a definition, up to version 5.

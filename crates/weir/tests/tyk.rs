@@ -269,6 +269,7 @@ fn what_is_not_supported_is_refused_by_name() {
             "custom_middleware.response: middleware of responses is not supported yet",
         ),
         ("graphql", json!({"enabled": true}), "graphql.enabled: GraphQL is not supported yet"),
+        ("pinned_public_keys", json!({"*": "key-id"}), "pinned_public_keys: pinned keys of upstreams are not checked"),
     ] {
         let site = Site::new();
         let mut definition = keyless("a", "/a/", "/");
