@@ -44,6 +44,14 @@ impl Environment {
             let text = "APICAST_RESPONSE_CODES has no effect: statuses of responses are not reported to the backend";
             found.push(Diagnostic::warning(mark, "", rule(text)));
         }
+        for name in ["APICAST_CACHE_MAX_TIME", "APICAST_CACHE_STATUS_CODES"] {
+            if given(name).is_some() {
+                let text = format!(
+                    "{name} has no effect: content_caching keeps 200 and 302 for a minute unless told otherwise"
+                );
+                found.push(Diagnostic::warning(mark, "", rule(text)));
+            }
+        }
         let caching = given("APICAST_BACKEND_CACHE_HANDLER");
         if let Some(name) = caching.as_ref().filter(|name| !matches!(name.as_str(), "strict" | "resilient")) {
             let text = format!("APICAST_BACKEND_CACHE_HANDLER: expected strict or resilient, found '{name}'");

@@ -322,10 +322,20 @@ fn services_are_chosen_by_the_environment() {
     assert_eq!(send(&gateway, "GET /?user_key=good\nHost: b.test").status, 404);
     // The file may be named by the environment.
     let path = site.file(&json!({"services": services}));
-    let (code, _, errors) =
-        check(&[("THREESCALE_CONFIG_FILE", path.to_str().expect("text")), ("APICAST_PATH_ROUTING", "true")]);
+    let (code, _, errors) = check(&[
+        ("THREESCALE_CONFIG_FILE", path.to_str().expect("text")),
+        ("APICAST_PATH_ROUTING", "true"),
+        ("APICAST_RESPONSE_CODES", "true"),
+        ("APICAST_CACHE_MAX_TIME", "5m"),
+    ]);
     assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("APICAST_PATH_ROUTING is not supported"), "{errors}");
+    for text in [
+        "APICAST_PATH_ROUTING is not supported",
+        "APICAST_RESPONSE_CODES has no effect",
+        "APICAST_CACHE_MAX_TIME has no effect",
+    ] {
+        assert!(errors.contains(text), "{text}: {errors}");
+    }
 }
 
 /// Runs `weir run` with these variables, where it ends at once.
