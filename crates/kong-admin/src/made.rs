@@ -29,10 +29,7 @@ pub(crate) fn id() -> Result<String, Unspecified> {
 
 /// A random key of 32 letters and digits.
 pub(crate) fn key() -> Result<String, Unspecified> {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789Az";
-    let mut bytes = [0_u8; 32];
-    rand::fill(&mut bytes)?;
-    Ok(bytes.iter().filter_map(|byte| LETTERS.get(usize::from(byte & 63)).map(|letter| char::from(*letter))).collect())
+    weir_plugins::kong::random_text().ok_or(Unspecified)
 }
 
 /// The password of a consumer as it is stored: SHA-1 in hexadecimal digits.

@@ -67,7 +67,7 @@ mod zipkin;
 
 use weir_plugin::host::Definition;
 
-pub use oauth2::{Token, TokenChange, Tokens};
+pub use oauth2::{Token, TokenChange, Tokens, random_text};
 pub use proxy_cache::entries::{cached_entry, remove_all_cached, remove_cached};
 
 /// Every plugin of the family, in the order of names.

@@ -75,8 +75,9 @@ pub fn is_authority(der: &[u8]) -> bool {
 /// The end of a certificate, since 1970; `None` for one that cannot be read.
 #[must_use]
 pub fn not_after(der: &[u8]) -> Option<Duration> {
-    let read = Certificate::from_der(der).ok()?;
-    Some(read.tbs_certificate().validity().not_after.to_unix_duration())
+    let der = CertificateDer::from(der);
+    let (_, end) = super::x509::Certificate::read(&der).ok()?.validity().ok()?;
+    Some(end)
 }
 
 /// Names in a certificate.

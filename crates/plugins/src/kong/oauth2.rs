@@ -24,7 +24,7 @@ use super::rate_limiting::window::Counter;
 use crate::auth::credentials::{self, CredentialTable};
 use crate::query;
 use crate::traffic::table::Table;
-pub use register::{Token, TokenChange, Tokens};
+pub use register::{Token, TokenChange, Tokens, random_text};
 use tokens::{Grant, Purpose};
 
 /// The definition.

@@ -25,13 +25,13 @@ pub(crate) struct ListedCertificates {
 /// Outcome for the certificate that a client has shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// It is accepted.
+    /// An accepted one.
     Good,
-    /// It is in the list, and over.
+    /// One of the list that is over.
     Expired,
-    /// It is not accepted; its SHA-256.
+    /// The SHA-256 of one that is not accepted.
     Unlisted(String),
-    /// There is none.
+    /// None.
     Nothing,
 }
 

@@ -74,12 +74,13 @@ pub(crate) fn start(
         let _entered = runtime.enter();
         store.watch(revision)
     };
-    runtime.spawn(follow(events, Arc::clone(&tokens)));
+    let owns = Arc::new(AtomicBool::new(!succeeds));
+    runtime.spawn(follow(events, Arc::clone(&tokens), Arc::clone(&owns)));
 
     let (changes, received) = sync_channel(WAITING);
     let closing = Arc::<AtomicBool>::default();
     let (tokens_of_thread, closing_of_thread) = (Arc::clone(&tokens), Arc::clone(&closing));
-    let writer = Writer { store, runtime: runtime.clone(), tokens: tokens_of_thread, closing: closing_of_thread };
+    let writer = Writer { store, runtime: runtime.clone(), tokens: tokens_of_thread, closing: closing_of_thread, owns };
     let nice = settings.config.nice;
     let started = thread::Builder::new().name("weir-tokens".to_owned()).spawn(move || {
         stand_back(nice);
@@ -116,8 +117,12 @@ impl Secrets for Texts {
 }
 
 /// Takes in what another process writes during an upgrade, and what ends.
-async fn follow(mut events: mpsc::Receiver<Event>, tokens: Arc<Tokens>) {
-    while let Some(event) = events.recv().await {
+async fn follow(mut events: mpsc::Receiver<Event>, tokens: Arc<Tokens>, owns: Arc<AtomicBool>) {
+    while let Some(mut event) = events.recv().await {
+        // An echo of what this process has written may come after the token has gone.
+        if let (Event::Committed { changes, .. }, true) = (&mut event, owns.load(Ordering::Acquire)) {
+            changes.retain(|(_, item)| item.is_none());
+        }
         take(&tokens, event);
     }
 }
@@ -147,6 +152,8 @@ struct Writer {
     runtime: Handle,
     tokens: Arc<Tokens>,
     closing: Arc<AtomicBool>,
+    /// True once no other process writes.
+    owns: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -180,6 +187,10 @@ impl Writer {
 
     /// Writes changes; tries again for as long as the gateway runs.
     fn write(&self, batch: &[TokenChange]) {
+        if !batch.is_empty() && !self.owns.load(Ordering::Acquire) {
+            let _ = self.runtime.block_on(self.store.settled());
+            self.owns.store(true, Ordering::Release);
+        }
         let mut is_told = false;
         while !batch.is_empty() {
             let changes = batch.iter().map(|change| Change {

@@ -262,8 +262,9 @@ fn hash(text: &[u8]) -> Hash {
     hash
 }
 
-/// A random text of 32 letters and digits. `None`: the library has failed.
-pub(super) fn random_text() -> Option<String> {
+/// A random text of 32 letters and digits, as Kong makes keys and tokens. `None`: the library has failed.
+#[must_use]
+pub fn random_text() -> Option<String> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789Az";
     let mut bytes = [0_u8; 32];
     rand::fill(&mut bytes).ok()?;
