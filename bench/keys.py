@@ -44,10 +44,10 @@ def rules(count, origin):
 
 
 class Gateway:
-    def __init__(self, run, options, count, stored):
+    def __init__(self, run, origin, options, count, stored):
         name = f"{'store' if stored else 'file'}-{count}"
         folder, file = run.folder / f"{name}.data", run.folder / f"{name}.json"
-        file.write_text(json.dumps(rules(count, run.origin().port)))
+        file.write_text(json.dumps(rules(count, origin.port)))
         self.admin, port = programs.free_port(), programs.free_port()
         os.environ["WEIR_ADMIN_KEY"] = ADMIN_KEY
         place = ["--data-dir", folder] if stored else [file]
@@ -118,10 +118,10 @@ class Gateway:
         return statistics.median(times), max(times)
 
 
-def measure(run, options, stored):
+def measure(run, origin, options, stored):
     found = {}
     for count in (FEW, options.keys):
-        gateway = Gateway(run, options, count, stored)
+        gateway = Gateway(run, origin, options, count, stored)
         found[count] = {"find_us": gateway.find(count, options.requests), "resident": gateway.resident()}
         if stored:
             found[count]["live_ms"], found[count]["slowest_ms"] = gateway.change(count, options.changes)
@@ -147,7 +147,8 @@ def main():
         parser.error(f"--keys: expected more than {FEW}")
     options.weir = options.weir.resolve()
     with programs.Programs() as run:
-        rows = [measure(run, options, stored) for stored in (False, True)]
+        origin = run.origin()
+        rows = [measure(run, origin, options, stored) for stored in (False, True)]
     for row in rows:
         live = f", a change live after {row['live_ms']:.1f} ms (at most {row['slowest_ms']:.1f})" if "live_ms" in row else ""
         print(f"{row['keys']:,} keys from a {row['from']}: {row['bytes_a_key']:.0f} bytes each, a request {row['find_us']:.0f} µs "

@@ -27,7 +27,7 @@ use crate::env::{MayRead, Variables};
 use crate::front_end::{APISIX, Apisix, Family, FrontEnd, Origins};
 use crate::kind::ResourceKind;
 use crate::node::{Mark, Node, Path};
-use crate::resource::{Document, HostPattern, Route, SecretManager};
+use crate::resource::{Document, HostPattern, Id, Route, SecretManager};
 use crate::secret::{NoSecrets, References, Revealed, SecretSource, Unresolved};
 use crate::settings::RouterMode;
 pub use change::Changed;
@@ -192,6 +192,8 @@ pub(crate) struct Loader<'a> {
     refused: bool,
     /// Plugins that were compiled to check their configurations.
     compiled: CompiledConfs,
+    /// Ids that many items refer to.
+    common_ids: HashSet<Id>,
     /// Number of names that may still be compared to find the one that was meant.
     comparisons: usize,
 }
@@ -214,6 +216,7 @@ impl<'a> Loader<'a> {
             unresolved: HashSet::new(),
             settled: Vec::new(),
             invalid_ids: HashMap::new(),
+            common_ids: HashSet::new(),
             kept_places: Vec::new(),
             unplaced: Vec::new(),
             lost_hosts: HashMap::new(),

@@ -29,7 +29,7 @@ pub use checks::{
 };
 pub use consumer::{Consumer, ConsumerGroup, Credential, KeyPlan};
 pub use developer::Developer;
-pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
+pub use document::{Document, GlobalRule, ItemPath, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};
 pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
 pub use node_fault::NodeFault;

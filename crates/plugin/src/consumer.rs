@@ -8,27 +8,63 @@ use weir_router::{Numbers, Slots};
 
 use crate::named::Named;
 
-/// A consumer as the path of a request needs it.
+/// A consumer as the path of a request needs it. There may be a million: texts are those of the model, and what few of
+/// them have lies elsewhere.
 #[derive(Debug)]
 pub struct Consumer {
     /// Its user name.
     pub name: Named,
     /// Its consumer group.
-    pub group_id: Option<Box<str>>,
-    /// Its label `custom_id`, sent as `X-Consumer-Custom-ID`.
-    pub custom_id: Option<Box<str>>,
-    /// Its labels, by name in the order of names.
-    pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Ids of its credentials, sent as `X-Credential-Identifier`.
-    pub credentials: Box<[Named]>,
+    pub group_id: Option<Arc<str>>,
+    /// Its labels and credentials, if it has any.
+    more: Option<Box<Rest>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    custom_id: Option<Box<str>>,
+    labels: Box<[(Box<str>, Box<str>)]>,
+    credentials: Box<[Named]>,
 }
 
 impl Consumer {
+    /// The consumer with this name. `labels` are sorted by their names.
+    #[must_use]
+    pub fn new(
+        name: Named,
+        group_id: Option<Arc<str>>,
+        labels: Box<[(Box<str>, Box<str>)]>,
+        credentials: Box<[Named]>,
+    ) -> Self {
+        let custom_id = labels.iter().find(|(name, _)| &**name == "custom_id").map(|(_, value)| value.clone());
+        let rest = (!labels.is_empty() || !credentials.is_empty()).then_some(Rest { custom_id, labels, credentials });
+        Self { name, group_id, more: rest.map(Box::new) }
+    }
+
+    /// Its label `custom_id`, sent as `X-Consumer-Custom-ID`.
+    #[must_use]
+    pub fn custom_id(&self) -> Option<&str> {
+        self.more.as_ref()?.custom_id.as_deref()
+    }
+
+    /// Its labels, by name in the order of names.
+    #[must_use]
+    pub fn labels(&self) -> &[(Box<str>, Box<str>)] {
+        self.more.as_ref().map_or(&[], |more| &more.labels)
+    }
+
+    /// Ids of its credentials, sent as `X-Credential-Identifier`.
+    #[must_use]
+    pub fn credentials(&self) -> &[Named] {
+        self.more.as_ref().map_or(&[], |more| &more.credentials)
+    }
+
     /// The value of a label.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
-        let found = self.labels.binary_search_by(|(label, _)| (**label).cmp(name)).ok()?;
-        self.labels.get(found).map(|(_, value)| &**value)
+        let labels = self.labels();
+        let found = labels.binary_search_by(|(label, _)| (**label).cmp(name)).ok()?;
+        labels.get(found).map(|(_, value)| &**value)
     }
 }
 
@@ -88,7 +124,7 @@ impl Consumers {
     /// The id of the credential by which a consumer was found.
     #[must_use]
     pub fn credential(&self, who: ConsumerMatch) -> Option<&str> {
-        self.get(who.consumer)?.credentials.get(who.credential? as usize).map(|credential| &*credential.text)
+        self.get(who.consumer)?.credentials().get(who.credential? as usize).map(|credential| &*credential.text)
     }
 
     /// Number of consumers.

@@ -218,7 +218,7 @@ impl RequestCx<'_> {
         let mut add = |name, value: &str| fields.add_named(name, |out| out.extend_from_slice(value.as_bytes()));
         if let Some(consumer) = tables.consumers.get(who.consumer) {
             add(username, &consumer.name.text);
-            if let Some(id) = &consumer.custom_id {
+            if let Some(id) = consumer.custom_id() {
                 add(custom_id, id);
             }
         }

@@ -75,13 +75,7 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
     let mut consumers = Consumers::default();
     for name in &names {
         let name = Named::from(name.as_str());
-        consumers.put(Consumer {
-            name,
-            group_id: None,
-            custom_id: None,
-            labels: Box::default(),
-            credentials: Box::default(),
-        });
+        consumers.put(Consumer::new(name, None, Box::default(), Box::default()));
     }
     let change = CredentialChange { held: None, gone: &[], came: &entries, consumers: &consumers };
     match definition.credentials(&change) {

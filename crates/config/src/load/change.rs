@@ -139,7 +139,7 @@ impl Loader<'_> {
             for credential in beside {
                 let code = Code::NoConsumerOfCredential { consumer: format!("'{username}'"), state: "not there" };
                 let origin = &credential.item.origin;
-                self.found.push(Diagnostic::error(origin.mark, origin.path.as_str(), code));
+                self.found.push(Diagnostic::error(origin.mark, origin.path.to_string(), code));
             }
             return;
         };

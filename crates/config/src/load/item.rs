@@ -14,7 +14,7 @@ use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::kind::ResourceKind;
 use crate::node::{Kind, Mark, Node, Path, push_index, quoted};
-use crate::resource::{Consumer, Credential, Origin, PluginMetadata, is_open};
+use crate::resource::{Consumer, Credential, Id, ItemPath, Origin, PluginMetadata, is_open};
 use crate::schema::{Checker, ignore_unknown};
 
 impl Loader<'_> {
@@ -49,9 +49,22 @@ impl Loader<'_> {
         let mut item = self.typed::<T>(path, &node)?;
         let fields: Vec<_> = references(&item).map(|reference| reference.field).collect();
         let references = fields.into_iter().filter_map(|name| Some((name, node.get(name)?.mark))).collect();
-        *item.origin_mut() = Origin { path: path.to_owned(), mark: node.mark, references, entity: None };
+        *item.origin_mut() = Origin { path: ItemPath::of(T::KIND, path), mark: node.mark, references, entity: None };
         item.complete();
+        if let Some(id) = item.common_id() {
+            self.share(id);
+        }
         Some(item)
+    }
+
+    /// Gives an id the text of an equal one that was read before.
+    fn share(&mut self, id: &mut Id) {
+        match self.common_ids.get(&*id) {
+            Some(known) => *id = known.clone(),
+            None => {
+                self.common_ids.insert(id.clone());
+            }
+        }
     }
 
     pub(super) fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
@@ -75,10 +88,10 @@ impl Loader<'_> {
             replaced.extend(last.insert(item.id(), at).map(|earlier| (earlier, at)));
         }
         for (earlier, later) in &replaced {
-            let first = items[*earlier].origin().path.clone();
+            let first = items[*earlier].origin().path.to_string();
             let code = Code::RepeatedId { id: items[*later].id().to_owned(), item: "item", first };
             let Origin { path, mark, .. } = items[*later].origin().clone();
-            self.warn(mark, &path, code);
+            self.warn(mark, &path.to_string(), code);
         }
         let gone: HashSet<usize> = replaced.into_iter().map(|(earlier, _)| earlier).collect();
         let mut at = 0;
@@ -103,7 +116,7 @@ impl Loader<'_> {
         if self.plugin_name(&name, name_mark, &Path::Name(&at, "id")) {
             let _ = self.plugin_conf(&name, &node, &at, Scope::Metadata);
         }
-        let origin = Origin { path: path.to_owned(), mark, ..Origin::default() };
+        let origin = Origin { path: ItemPath::of(ResourceKind::PluginMetadata, path), mark, ..Origin::default() };
         Some(PluginMetadata { plugin: name, conf: node, is_unresolved, origin })
     }
 
@@ -157,12 +170,12 @@ impl Loader<'_> {
             if !invalid || self.options.invalid_items == InvalidItems::Skip {
                 let state = if invalid { "invalid" } else { "not there" };
                 let code = Code::NoConsumerOfCredential { consumer: quoted(&owner), state };
-                let error = Diagnostic::error(mark, field(&credential.origin.path, "id"), code);
+                let error = Diagnostic::error(mark, field(&credential.origin.path.to_string(), "id"), code);
                 let near = nearest(&owner, places.keys().map(String::as_str)).filter(|_| !invalid);
                 self.found.push(Diagnostic { hint: Hint::nearest(near), ..error });
             }
             let whole = format!("{owner}/credentials/{}", credential.id);
-            self.drop_item(ResourceKind::Consumers, mark, credential.origin.path, Some(whole));
+            self.drop_item(ResourceKind::Consumers, mark, credential.origin.path.to_string(), Some(whole));
         }
         for consumer in consumers.iter_mut().filter(|consumer| consumer.credentials.len() > 1) {
             self.unique_credentials(Arc::make_mut(consumer));
@@ -174,9 +187,9 @@ impl Loader<'_> {
         let mut kept: Vec<Credential> = Vec::with_capacity(consumer.credentials.len());
         for credential in std::mem::take(&mut consumer.credentials) {
             if let Some(earlier) = kept.iter().position(|known| known.id == credential.id) {
-                let first = kept.remove(earlier).origin.path;
+                let first = kept.remove(earlier).origin.path.to_string();
                 let code = Code::RepeatedId { id: credential.id.to_string(), item: "one", first };
-                self.warn(credential.origin.mark, &credential.origin.path, code);
+                self.warn(credential.origin.mark, &credential.origin.path.to_string(), code);
             }
             kept.push(credential);
         }

@@ -81,6 +81,11 @@ pub(crate) trait Item: Serialize + JsonSchema + Sized + 'static {
     /// Completes an item whose origin is known.
     fn complete(&mut self) {}
 
+    /// The id that many items of this kind refer to.
+    fn common_id(&mut self) -> Option<&mut Id> {
+        None
+    }
+
     /// True for an item of which only the place is kept.
     fn is_left_out(&self) -> bool {
         false
@@ -419,6 +424,10 @@ impl Item for Consumer {
         if field == "group_id" { self.group_id.as_ref() } else { None }
     }
 
+    fn common_id(&mut self) -> Option<&mut Id> {
+        self.group_id.as_mut()
+    }
+
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         if let (Some(id), Some(username)) = (node.get("id"), node.get("username"))
             && readable_id(id) != readable_id(username)
@@ -440,9 +449,9 @@ impl Item for Consumer {
 
     fn complete(&mut self) {
         for (index, credential) in self.credentials.iter_mut().enumerate() {
-            let mut path = field(&self.origin.path, "credentials");
+            let mut path = field(&self.origin.path.to_string(), "credentials");
             push_index(&mut path, index);
-            credential.origin = Origin { path, mark: self.origin.mark, ..Origin::default() };
+            credential.origin = Origin { path: path.into(), mark: self.origin.mark, ..Origin::default() };
             credential.number(index + 1);
         }
     }

@@ -14,7 +14,7 @@ use crate::diagnostic::Diagnostic;
 use crate::kind::{ResourceKey, ResourceKind};
 use crate::model::Model;
 use crate::node::{Kind, Mark, Node};
-use crate::resource::{HostPattern, Id, Origin, Route, Ssl, Status};
+use crate::resource::{HostPattern, Id, ItemPath, Origin, Route, Ssl, Status};
 
 /// Fields that determine the requests of a route.
 const PLACE: [&str; 8] = ["id", "name", "uri", "uris", "host", "hosts", "priority", "service_id"];
@@ -104,7 +104,8 @@ impl Loader<'_> {
             return Some(None);
         }
         route.status = Status::LeftOut;
-        route.origin = Origin { path: path.to_owned(), mark: fields.mark, ..Origin::default() };
+        route.origin =
+            Origin { path: ItemPath::of(ResourceKind::Routes, path), mark: fields.mark, ..Origin::default() };
         Some(Some(route))
     }
 
@@ -121,12 +122,8 @@ impl Loader<'_> {
             routes.push(Arc::new(route));
         }
         // Of two routes that are equal otherwise the first one counts, as it stood in the list.
-        let place = |route: &Arc<Route>| {
-            let number = route.origin.path.strip_prefix("routes[").and_then(|path| path.strip_suffix(']'));
-            number.and_then(|number| number.parse::<usize>().ok())
-        };
         if any {
-            routes.sort_by_key(place);
+            routes.sort_by_key(|route| route.origin.path.index());
         }
         if !routes.is_empty() {
             let unplaced = std::mem::take(&mut self.unplaced);
@@ -149,7 +146,7 @@ impl Loader<'_> {
         match self.lost_hosts.get(id.as_str()) {
             Some(Some(hosts)) => route.hosts.clone_from(hosts),
             Some(None) => {
-                let error = unplaceable(route.origin.mark, &route.origin.path);
+                let error = unplaceable(route.origin.mark, &route.origin.path.to_string());
                 self.refuse(error);
                 return false;
             }
@@ -205,7 +202,7 @@ fn names_of_ssl(path: &str, mut fields: Node) -> Option<Option<Ssl>> {
     }
     let mut ssl = fields.parse_into::<Ssl>().ok()?;
     ssl.status = Status::LeftOut;
-    ssl.origin = Origin { path: path.to_owned(), mark, ..Origin::default() };
+    ssl.origin = Origin { path: ItemPath::of(ResourceKind::Ssls, path), mark, ..Origin::default() };
     Some(Some(ssl))
 }
 

@@ -46,7 +46,7 @@ impl Loader<'_> {
             let keep = self.refers(&**item, known);
             if !keep {
                 let Origin { path, mark, .. } = item.origin().clone();
-                self.drop_item(T::KIND, mark, path, Some(item.id().to_owned()));
+                self.drop_item(T::KIND, mark, path.to_string(), Some(item.id().to_owned()));
             }
             keep
         });
@@ -60,7 +60,7 @@ impl Loader<'_> {
                     return true;
                 }
                 let Origin { path, mark, .. } = item.origin.clone();
-                self.drop_item(ResourceKind::Routes, mark, path, Some(item.id.to_string()));
+                self.drop_item(ResourceKind::Routes, mark, path.to_string(), Some(item.id.to_string()));
                 if self.options.invalid_items == InvalidItems::Refuse || item.status == Status::Disabled {
                     return false;
                 }
@@ -122,15 +122,15 @@ impl Loader<'_> {
 
     /// Drops global rules that repeat a plugin of an earlier one: nothing defines which of the two takes precedence.
     pub(super) fn plugins_of_global_rules(&mut self, rules: &mut Vec<Arc<GlobalRule>>) {
-        let mut first: HashMap<String, (String, Mark)> = HashMap::new();
+        let mut first: HashMap<Arc<str>, (String, Mark)> = HashMap::new();
         rules.retain(|rule| {
             let mut keep = true;
             for (name, plugin) in &rule.plugins {
-                let mut path = rule.origin.path.clone();
+                let mut path = rule.origin.path.to_string();
                 push_name(&mut path, "plugins");
                 push_name(&mut path, name);
                 if let Some((id, at)) = first.get(name) {
-                    let code = Code::InOtherGlobalRule { plugin: name.clone(), rule: id.clone(), at: *at };
+                    let code = Code::InOtherGlobalRule { plugin: name.to_string(), rule: id.clone(), at: *at };
                     self.found.push(Diagnostic::error(plugin.conf.mark, path, code));
                     keep = false;
                 }
@@ -140,7 +140,7 @@ impl Loader<'_> {
                 first.extend(names.map(|(name, plugin)| (name.clone(), (rule.id.to_string(), plugin.conf.mark))));
             } else {
                 let Origin { path, mark, .. } = rule.origin.clone();
-                self.drop_item(ResourceKind::GlobalRules, mark, path, Some(rule.id.to_string()));
+                self.drop_item(ResourceKind::GlobalRules, mark, path.to_string(), Some(rule.id.to_string()));
             }
             keep
         });

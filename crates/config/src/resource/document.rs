@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Id, Labels, Plugins};
 use crate::catalog::CompiledConfs;
 use crate::front_end::{Entity, Family, Origins};
-use crate::kind::listed;
+use crate::kind::{ResourceKind, listed};
 use crate::node::{Mark, Node};
 
 macro_rules! document {
@@ -101,7 +102,7 @@ pub struct PluginMetadata {
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Path in the document as written: `routes[3]`.
-    pub path: String,
+    pub path: ItemPath,
     /// Position of the item.
     pub mark: Mark,
     /// Positions of its references to other items, by field.
@@ -113,9 +114,56 @@ pub struct Origin {
 impl Origin {
     /// Replaces the path in the form of the model by that in the document as written.
     pub(crate) fn relocate(&mut self, origins: &Origins) {
-        if let Some((entity, path)) = origins.find(&self.path) {
-            (self.entity, self.path) = (Some(Arc::clone(entity)), path);
+        if let Some((entity, path)) = origins.find(&self.path.to_string()) {
+            (self.entity, self.path) = (Some(Arc::clone(entity)), path.into());
         }
+    }
+}
+
+/// Path of an item in a document. There may be a million items: that of an item of a section takes no memory of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemPath {
+    /// An item of a section, by its index: `routes[3]`.
+    Listed(ResourceKind, u32),
+    /// Any other place.
+    Other(Box<str>),
+}
+
+impl ItemPath {
+    /// The path of an item of this kind.
+    pub(crate) fn of(kind: ResourceKind, path: &str) -> Self {
+        let index = || path.strip_prefix(kind.directory())?.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+        let index = index().filter(|index: &u32| Self::Listed(kind, *index).to_string() == path);
+        index.map_or_else(|| Self::Other(path.into()), |index| Self::Listed(kind, index))
+    }
+
+    /// The index of an item of a section.
+    pub(crate) fn index(&self) -> Option<u32> {
+        match self {
+            Self::Listed(_, index) => Some(*index),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ItemPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(kind, index) => write!(f, "{}[{index}]", kind.directory()),
+            Self::Other(path) => f.write_str(path),
+        }
+    }
+}
+
+impl Default for ItemPath {
+    fn default() -> Self {
+        Self::Other(Box::default())
+    }
+}
+
+impl From<String> for ItemPath {
+    fn from(path: String) -> Self {
+        Self::Other(path.into())
     }
 }
 

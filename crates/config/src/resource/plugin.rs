@@ -1,6 +1,9 @@
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
@@ -13,7 +16,7 @@ use crate::node::{COMPILED, Kind, Node, PLUGIN_CONF, UNRESOLVED};
 
 /// Plugins by name, in the order they were written (which decides nothing: priorities do).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plugins(pub Vec<(String, PluginConf)>);
+pub struct Plugins(pub Vec<(Arc<str>, PluginConf)>);
 
 /// The configuration of one plugin in one place.
 #[derive(Clone, Debug)]
@@ -83,12 +86,31 @@ impl PluginConf {
 impl Plugins {
     /// The configuration of a plugin.
     pub fn get(&self, name: &str) -> Option<&PluginConf> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, conf)| conf)
+        self.0.iter().find(|(known, _)| **known == *name).map(|(_, conf)| conf)
     }
 }
 
+/// A plugin's name, not copied where many resources have it: a million consumers have the same one.
+fn shared_name(name: &str) -> Arc<str> {
+    /// More than there are plugins.
+    const MOST: usize = 1024;
+    thread_local! {
+        static NAMES: RefCell<HashSet<Arc<str>>> = RefCell::default();
+    }
+    NAMES.with_borrow_mut(|names| {
+        if let Some(known) = names.get(name) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = name.into();
+        if names.len() < MOST {
+            names.insert(Arc::clone(&name));
+        }
+        name
+    })
+}
+
 impl Deref for Plugins {
-    type Target = [(String, PluginConf)];
+    type Target = [(Arc<str>, PluginConf)];
 
     fn deref(&self) -> &Self::Target {
         &self.0
@@ -96,8 +118,8 @@ impl Deref for Plugins {
 }
 
 impl<'a> IntoIterator for &'a Plugins {
-    type Item = &'a (String, PluginConf);
-    type IntoIter = std::slice::Iter<'a, (String, PluginConf)>;
+    type Item = &'a (Arc<str>, PluginConf);
+    type IntoIter = std::slice::Iter<'a, (Arc<str>, PluginConf)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.iter()
@@ -106,7 +128,7 @@ impl<'a> IntoIterator for &'a Plugins {
 
 impl Serialize for Plugins {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, conf)| (name, conf)))
+        serializer.collect_map(self.0.iter().map(|(name, conf)| (&**name, conf)))
     }
 }
 
@@ -122,9 +144,10 @@ impl<'de> Deserialize<'de> for Plugins {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Plugins, A::Error> {
                 let mut plugins = Vec::with_capacity(map.size_hint().unwrap_or(0).min(64));
-                while let Some(entry) = map.next_entry::<String, PluginConf>()? {
-                    plugins.push(entry);
+                while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                    plugins.push((shared_name(&name), map.next_value()?));
                 }
+                plugins.shrink_to_fit();
                 Ok(Plugins(plugins))
             }
         }

@@ -73,7 +73,7 @@ fn a_document_is_lowered() {
     let ids: Vec<_> = document.routes.iter().map(|route| route.id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     let origin = &document.routes[1].origin;
-    assert_eq!((origin.path.as_str(), origin.mark.line), ("sites[1]", 3));
+    assert_eq!((origin.path.to_string().as_str(), origin.mark.line), ("sites[1]", 3));
     let entity = origin.entity.as_ref().map(Arc::as_ref).expect("an entity");
     assert_eq!((entity.kind, entity.id.as_str()), ("site", "b"));
     let written = items(text.as_bytes(), ResourceKind::Routes, &|_| None, FRONT_ENDS);
@@ -114,7 +114,7 @@ fn an_invalid_entity_is_dropped_under_its_own_name() {
     let dropped: Vec<_> = loaded.dropped.iter().map(|item| (item.path.as_str(), item.id.as_deref())).collect();
     assert_eq!(dropped, [("sites[0]", Some("a"))]);
     let document = loaded.document.expect("a document");
-    let places: Vec<_> = document.routes.iter().map(|route| route.origin.path.as_str()).collect();
+    let places: Vec<_> = document.routes.iter().map(|route| route.origin.path.to_string()).collect();
     assert_eq!(places, ["sites[0]", "sites[1]"], "the place of the first is kept");
     assert!(read("sites: [{paths: [/a]}]", InvalidItems::Skip).document.is_none(), "a site without a name refuses all");
 }

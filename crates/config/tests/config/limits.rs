@@ -388,7 +388,7 @@ fn defaults_are_those_of_the_model() {
     let route = &routes[0];
     assert_eq!((route.id.as_str(), route.priority, route.status), ("arr_1", 0, Status::Enabled));
     assert!(route.methods.is_empty() && route.host_patterns().next().is_none() && route.timeout.is_none());
-    assert_eq!(route.origin.path, "routes[0]");
+    assert_eq!(route.origin.path.to_string(), "routes[0]");
     let upstream = serde_json::to_value(route.upstream.as_ref()).expect("an upstream is JSON");
     let expected = json!({
         "nodes": [
@@ -406,7 +406,10 @@ fn defaults_are_those_of_the_model() {
     });
     assert_eq!(upstream, expected);
     let credential = &consumers[0].credentials[0];
-    assert_eq!((credential.id.as_str(), credential.origin.path.as_str()), ("arr_1", "consumers[0].credentials[0]"));
+    assert_eq!(
+        (credential.id.as_str(), credential.origin.path.to_string().as_str()),
+        ("arr_1", "consumers[0].credentials[0]")
+    );
     assert_eq!(global_rules[0].id, Id::new("arr_1").expect("an id"));
 }
 

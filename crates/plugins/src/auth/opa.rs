@@ -226,7 +226,7 @@ impl Asking {
                     push_string(object.key("group_id"), group.as_bytes());
                 }
                 object.nested("labels", |labels| {
-                    for (name, value) in &consumer.labels {
+                    for (name, value) in consumer.labels() {
                         push_string(labels.escaped_key(name.as_bytes()), value.as_bytes());
                     }
                 });

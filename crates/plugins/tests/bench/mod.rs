@@ -54,13 +54,12 @@ impl Bench {
         let mut consumers = Consumers::default();
         for name in CONSUMERS {
             let jill = name == "jill";
-            consumers.put(Consumer {
-                name: Named::from(name),
-                group_id: None,
-                custom_id: jill.then(|| "id-7".into()),
-                labels: Box::default(),
-                credentials: jill.then(|| "cred-jill".into()).into_iter().collect(),
-            });
+            consumers.put(Consumer::new(
+                Named::from(name),
+                None,
+                jill.then(|| ("custom_id".into(), "id-7".into())).into_iter().collect(),
+                jill.then(|| "cred-jill".into()).into_iter().collect(),
+            ));
         }
         let route = Route { paths: vec!["/a/*".into()], hosts: vec!["a.test".into()], ..Route::default() };
         let mut routes = Slots::default();

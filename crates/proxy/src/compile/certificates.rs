@@ -87,7 +87,7 @@ impl Certificates {
             let Some(host) = host else { continue };
             for name in ssl.names() {
                 if !hosts.insert(name.as_str(), &host) {
-                    let (mark, path) = (ssl.origin.mark, ssl.origin.path.as_str());
+                    let (mark, path) = (ssl.origin.mark, ssl.origin.path.to_string());
                     let code = Code::NameTaken { name: name.as_str().to_owned() };
                     faults.warnings.push(Diagnostic::warning(mark, path, code));
                 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_config::{
-    Code, Consumer, Diagnostic, InvalidItems, Model, Node, OnRoutes, PluginConf, Plugins, ResourceKey, ResourceKind,
-    Scope,
+    Code, Consumer, Diagnostic, Id, InvalidItems, Model, Node, OnRoutes, PluginConf, Plugins, ResourceKey,
+    ResourceKind, Scope,
 };
 use weir_plugin::host::CredentialChange;
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, Credentials};
@@ -39,13 +39,13 @@ pub(super) fn changes<'m>(
 /// Brings the table of consumers up to date. Gives their numbers, of those that went the last ones.
 pub(super) fn list(consumers: &mut Consumers, changes: &[Change<'_>]) -> Vec<u32> {
     let mut number = |change: &Change<'_>| match (change.after, change.before) {
-        (Some(consumer), _) => consumers.put(weir_plugin::Consumer {
-            name: consumer.username.shared().into(),
-            group_id: consumer.group_id.as_ref().map(|id| id.as_str().into()),
-            custom_id: consumer.labels.get("custom_id").map(|id| id.as_str().into()),
-            labels: consumer.labels.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect(),
-            credentials: consumer.credentials.iter().map(|credential| credential.id.as_str().into()).collect(),
-        }),
+        (Some(consumer), _) => consumers.put(weir_plugin::Consumer::new(
+            // A copy: the text that was read lies among much that is let go soon, and would keep the memory around it.
+            consumer.username.as_str().into(),
+            consumer.group_id.as_ref().map(Id::shared),
+            consumer.labels.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect(),
+            consumer.credentials.iter().map(|credential| credential.id.as_str().into()).collect(),
+        )),
         (None, Some(gone)) => consumers.remove(&gone.username.shared()).unwrap_or(u32::MAX),
         (None, None) => u32::MAX,
     };
@@ -63,7 +63,7 @@ fn add_entries<'m>(lists: &mut [(&str, Entries<'m>)], consumer: &'m Consumer, nu
     let further = consumer.credentials.iter().zip(0..).map(|(credential, at)| (&credential.plugins, Some(at)));
     for (plugins, credential) in own.chain(further) {
         for (name, conf) in plugins.iter().filter(|(_, conf)| is_in_force(conf)) {
-            if let Some((_, entries)) = lists.iter_mut().find(|(plugin, _)| plugin == name) {
+            if let Some((_, entries)) = lists.iter_mut().find(|(plugin, _)| *plugin == &**name) {
                 entries.push((ConsumerMatch { consumer: number, credential }, &conf.conf));
             }
         }
@@ -150,7 +150,7 @@ impl Compilation<'_> {
             .filter_map(|(at, credential)| Some((at, credential, credential.plan.as_ref()?)))
             .map(|(at, credential, plan)| {
                 let conf = PluginConf { conf: plan.conf(), meta: None, compiled: 0 };
-                let plugins = Plugins(vec![("plan".to_owned(), conf)]);
+                let plugins = Plugins(vec![("plan".into(), conf)]);
                 let place = format!("credential/{}/{}", consumer.username, credential.id);
                 let path = &credential.origin.path;
                 let built = builder.build(Some(&plugins), &place, path, Scope::Consumer);
@@ -178,13 +178,16 @@ impl Compilation<'_> {
             faults.whole(Diagnostic::error(consumer.origin.mark, path, code));
             return;
         }
-        // Most consumers bring credentials and no plugins.
-        let brought = Brought {
-            chain: Built::chain(layers()),
-            keys: keys.iter().map(|(at, key)| (*at, Built::chain(layers().chain([key])))).collect(),
-            routes: Box::default(),
+        // Most consumers bring credentials, and what they have in common with their group.
+        let brought = match &group {
+            Some(group) if own.layer.is_empty() && keys.is_empty() => group.brought(),
+            _ => Arc::new(Brought {
+                chain: Built::chain(layers()),
+                keys: keys.iter().map(|(at, key)| (*at, Built::chain(layers().chain([key])))).collect(),
+                routes: Box::default(),
+            }),
         };
-        let brought = Some(Arc::new(brought)).filter(|brought| !brought.is_nothing());
+        let brought = Some(brought).filter(|brought| !brought.is_nothing());
         if brought.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, brought);
         }

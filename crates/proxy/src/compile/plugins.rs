@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{
-    Code, CompiledConfs, Consumer, Diagnostic, ErrorResponse, Items, Kind, Meta, Node, Origin, PluginMetadata, Plugins,
-    Scope,
+    Code, CompiledConfs, Consumer, Diagnostic, ErrorResponse, ItemPath, Items, Kind, Meta, Node, Origin,
+    PluginMetadata, Plugins, Scope,
 };
 use weir_net::Network;
 use weir_plugin::host::{Instance, Prepared};
@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::references::{Missing, NamedConsumers, UsedProtos};
 use super::unresolved;
 use super::upstreams::SharedUpstreams;
-use crate::chain::{Chain, Step, StepMeta};
+use crate::chain::{Brought, Chain, Step, StepMeta};
 
 /// Builder of plugins, with everything they are built from.
 pub(super) struct Builder<'a, 'd> {
@@ -93,11 +93,19 @@ pub(super) struct Built {
     pub(super) size: u64,
     /// The layer ready to run, once a place without other layers has needed it.
     chain: OnceLock<Arc<Chain>>,
+    /// The same as what a consumer brings that has nothing of its own.
+    brought: OnceLock<Arc<Brought>>,
 }
 
 impl Built {
     pub(super) fn new(layer: Layer, upstreams: Box<[u32]>, size: u64) -> Self {
-        Self { layer, upstreams, size, chain: OnceLock::new() }
+        Self { layer, upstreams, size, chain: OnceLock::new(), brought: OnceLock::new() }
+    }
+
+    /// All that a consumer brings of which this is the group, and which has nothing of its own.
+    pub(super) fn brought(&self) -> Arc<Brought> {
+        let made = || Brought { chain: Self::chain([self]), keys: Box::default(), routes: Box::default() };
+        Arc::clone(self.brought.get_or_init(|| Arc::new(made())))
     }
 
     /// Bytes of the chain of several places: a chain of its own, unless one of them alone has plugins.
@@ -128,7 +136,7 @@ impl Builder<'_, '_> {
         &self,
         plugins: Option<&Plugins>,
         place: &str,
-        path: &str,
+        path: &ItemPath,
         scope: Scope,
     ) -> Result<Built, Diagnostic> {
         let (layer, size) = self.ledger.measure(|| self.layer(plugins, place, path, scope));
@@ -212,7 +220,7 @@ impl Builder<'_, '_> {
             let cx = self.cx(name, "plugin_metadata", position, &conf, Some(&metadata.conf), &apis);
             let started = definition.background(&cx).map_err(|fault| {
                 let origin = &metadata.origin;
-                Diagnostic::error(origin.mark, fault.path, *fault.code).under(&origin.path)
+                Diagnostic::error(origin.mark, fault.path, *fault.code).under(&origin.path.to_string())
             });
             all.extend(started?);
         }
@@ -228,11 +236,18 @@ impl Builder<'_, '_> {
     }
 
     /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
-    fn layer(&self, plugins: Option<&Plugins>, place: &str, path: &str, scope: Scope) -> Result<Layer, Diagnostic> {
+    fn layer(
+        &self,
+        plugins: Option<&Plugins>,
+        place: &str,
+        path: &ItemPath,
+        scope: Scope,
+    ) -> Result<Layer, Diagnostic> {
         let mut layer = Layer::default();
         for (name, conf) in plugins.into_iter().flatten() {
             let under = |d: Diagnostic| d.under(&format!("{path}.plugins.{name}"));
-            let Some((kind, definition)) = self.definitions.iter().enumerate().find(|(_, d)| d.name() == name) else {
+            let Some((kind, definition)) = self.definitions.iter().enumerate().find(|(_, d)| d.name() == &**name)
+            else {
                 let code = Code::UnbuildablePlugin { reason: "no such plugin".to_owned() };
                 return Err(under(Diagnostic::error(conf.conf.mark, "", code)));
             };
@@ -266,7 +281,7 @@ impl Builder<'_, '_> {
                 under(Diagnostic::error(conf.conf.mark, "_meta.filter", code))
             })?;
             let compiled = self.compiled.take(conf.compiled).and_then(|compiled| compiled.downcast::<Prepared>().ok());
-            let instance = match compiled.filter(|prepared| prepared.plugin == name) {
+            let instance = match compiled.filter(|prepared| prepared.plugin == &**name) {
                 Some(prepared) => definition.build(*prepared, &cx),
                 None => definition.compile(&cx),
             };

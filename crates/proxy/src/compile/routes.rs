@@ -169,7 +169,7 @@ impl<'m> Compilation<'m> {
             let places = || below.iter().map(AsRef::as_ref).chain([&own]);
             for number in places().flat_map(|built| built.upstreams.iter()).copied().chain(upstream) {
                 let checked = builder.upstreams.0.borrow().check_use(number, false);
-                checked.map_err(|code| Diagnostic::error(route.origin.mark, route.origin.path.as_str(), code))?;
+                checked.map_err(|code| Diagnostic::error(route.origin.mark, route.origin.path.to_string(), code))?;
             }
             let size = Built::size_of_chain(places());
             builder.ledger.take(size).map_err(|error| {
@@ -256,7 +256,7 @@ impl Routes<'_> {
             if let Some(other) = other {
                 instead = format!("; the route {} would take them otherwise", other.id.text);
             }
-            Diagnostic::warning(origin.mark, origin.path.as_str(), Code::Answers503 { instead })
+            Diagnostic::warning(origin.mark, origin.path.to_string(), Code::Answers503 { instead })
         };
         self.left_out.iter().take(MOST).map(other).collect()
     }

@@ -74,10 +74,10 @@ impl Compilation<'_> {
             upstream_id: route.upstream_id.as_ref(),
         };
         let anew = self.has_changed(ResourceKind::StreamRoutes, &route.id.shared());
-        let refused = |code: Code| Diagnostic::error(route.origin.mark, route.origin.path.as_str(), code);
+        let refused = |code: Code| Diagnostic::error(route.origin.mark, route.origin.path.to_string(), code);
         // A plugin of the service that does not run here may be what guards the nodes.
         for (name, conf) in service.and_then(|service| service.plugins.as_ref()).into_iter().flatten() {
-            let runs = builder.definitions.iter().any(|d| d.name() == name && d.is_for_streams());
+            let runs = builder.definitions.iter().any(|d| d.name() == &**name && d.is_for_streams());
             if !runs && !conf.is_disabled() {
                 return Err(refused(Code::NotOnStreams { what: format!("the plugin {name} of its service") }));
             }

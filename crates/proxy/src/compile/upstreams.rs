@@ -255,7 +255,7 @@ impl<'d> Upstreams<'d> {
 
     fn put_shared(&mut self, upstream: &weir_config::Upstream, place: ResourceKey) -> Result<u32, Diagnostic> {
         let put = self.put(upstream, "upstreams", upstream.id.as_str(), Some(place));
-        put.map_err(|fault| fault.under(&upstream.origin.path))
+        put.map_err(|fault| fault.under(&upstream.origin.path.to_string()))
     }
 
     /// Counts a use of each.

@@ -227,7 +227,7 @@ fn tried(x: &Exchange, last: &Try) -> Tried {
 fn usage_of(x: &Exchange, labels: &Labels) -> Record {
     let label = |named: Option<&Named>| label_of(named, labels);
     let (route, consumer) = (x.route(), x.consumer());
-    let credential = x.consumer.and_then(|who| consumer?.credentials.get(who.credential? as usize));
+    let credential = x.consumer.and_then(|who| consumer?.credentials().get(who.credential? as usize));
     let plan = x.plan.and_then(|number| x.tables.as_ref()?.plans.get(number));
     let latency = latency_us(x);
     Record {

@@ -214,7 +214,7 @@ fn consumer(lua: &Lua, raw: &Table) -> Result<()> {
                 let identity = identity.unwrap_or_else(|| Identity {
                     id: name.to_owned(),
                     username: Some(name.to_owned()),
-                    custom_id: consumer.custom_id.as_deref().map(str::to_owned),
+                    custom_id: consumer.custom_id().map(str::to_owned),
                 });
                 table.raw_set("consumer_name", name)?;
                 table.raw_set("id", identity.id)?;
@@ -224,7 +224,7 @@ fn consumer(lua: &Lua, raw: &Table) -> Result<()> {
                     table.raw_set("group_id", id)?;
                 }
                 let labels = lua.create_table()?;
-                for (name, value) in &consumer.labels {
+                for (name, value) in consumer.labels() {
                     labels.raw_set(&**name, &**value)?;
                 }
                 table.raw_set("labels", labels)?;

@@ -13,7 +13,7 @@ use weir_config::settings::{
 };
 use weir_config::{Diagnostic, Settings};
 use weir_plugins::PlanCounts;
-use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
+use weir_proxy::{DataPlane, Snapshot, give_memory_back, set_up_allocator};
 use weir_store::{Kind, Listing, Memory};
 use weir_telemetry::access_log::{AccessLog as Opened, AccessLogOptions, AccessLogs, Format, Target};
 use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
@@ -106,6 +106,8 @@ fn run_with(
         None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings, args.family)?,
         None => First::of_store(&settings, args.family, predecessor.is_some())?,
     };
+    // Reading took several times what is left of it.
+    give_memory_back();
 
     let prepared = match &settings.error_log.path {
         ErrorLogPath::File(path) => log_file::prepare(path),

@@ -74,6 +74,20 @@ enum Source {
     Entities,
 }
 
+/// Reads in a thread of its own, for which the C library has memory of its own. What is made of a document afterwards lies
+/// elsewhere then, so that the memory of a large document goes back to the system as a whole: in between, each page of a
+/// million consumers would stay for something small on it.
+fn apart<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    let reading = std::thread::Builder::new().name("rules".to_owned()).stack_size(STACK);
+    std::thread::scope(|scope| match reading.spawn_scoped(scope, &work) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => work(),
+    })
+}
+
+/// Stack of the thread that reads, in bytes: that of a main thread.
+const STACK: usize = 8 << 20;
+
 /// True for a command about Kong's family: by its flag, or by the content of its file. A file that cannot be read, or that
 /// is no document, is none of them; reading it as rules tells of that.
 pub(crate) fn is_of_kong(args: &RunArgs) -> bool {
@@ -251,12 +265,14 @@ impl Rules {
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
         let manifests = std::str::from_utf8(text).ok().filter(|text| is_manifests(text));
-        let (mut loaded, answers) = self.with_options(|options| match manifests {
-            Some(text) => {
-                let (front_end, root) = Manifests::of(text, &self.resolve);
-                lower_node(&self.name, root, &front_end, options)
-            }
-            None => load(&self.name, text, options),
+        let (mut loaded, answers) = apart(|| {
+            self.with_options(|options| match manifests {
+                Some(text) => {
+                    let (front_end, root) = Manifests::of(text, &self.resolve);
+                    lower_node(&self.name, root, &front_end, options)
+                }
+                None => load(&self.name, text, options),
+            })
         });
         loaded.diagnostics = loaded.diagnostics.into_iter().map(|found| self.located(found)).collect();
         CheckedText { loaded, answers }
