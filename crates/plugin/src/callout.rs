@@ -150,6 +150,7 @@ impl Callout {
 pub struct CalloutResponse {
     status: u16,
     fields: Fields,
+    trailers: Fields,
     body: Vec<u8>,
     /// The part of the budget for buffers that a long body takes.
     _held: Held,
@@ -161,7 +162,20 @@ impl CalloutResponse {
     pub fn new<'a>(status: u16, lines: impl Iterator<Item = (&'a [u8], &'a [u8])>, body: Vec<u8>, held: Held) -> Self {
         let mut fields = Fields::default();
         lines.for_each(|(name, value)| fields.add(name, value));
-        Self { status, fields, body, _held: held }
+        Self { status, fields, trailers: Fields::default(), body, _held: held }
+    }
+
+    /// The same with a trailer section.
+    #[must_use]
+    pub fn with_trailers<'a>(mut self, lines: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        lines.for_each(|(name, value)| self.trailers.add(name, value));
+        self
+    }
+
+    /// The first value of a field of the trailer section.
+    #[must_use]
+    pub fn trailer(&self, name: &FieldName) -> Option<&[u8]> {
+        self.trailers.get(b"", name)
     }
 
     /// The status code.

@@ -26,6 +26,7 @@ mod definition;
 mod encoder;
 mod ending;
 mod exchange;
+mod grpc;
 pub mod host;
 mod lend;
 mod moment;
@@ -58,6 +59,7 @@ pub use definition::{
 pub use encoder::Encoder;
 pub use ending::at_worker_end;
 pub use exchange::{AddrText, Client, NodeAddress, Try};
+pub use grpc::{GrpcError, GrpcMethod};
 pub use lend::{Lent, lend, lent};
 pub use named::Named;
 pub use per_request::PerRequest;

@@ -31,6 +31,7 @@ impl Default for ServiceOptions {
 
 /// A service at a URI, as an upstream of one node.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub struct Service {
     number: u32,
     host: Box<[u8]>,
@@ -72,9 +73,24 @@ impl Service {
     /// # Errors
     /// The URI is neither of `http` nor of `https`, or has an invalid host.
     pub fn parse(field: &'static str, uri: &str, options: ServiceOptions) -> Result<ServiceUri, Invalid> {
-        let (parts, upstream) = upstream(field, uri, options)?;
+        let parts = split(uri).map_err(|message| Invalid::new(field, message))?;
+        let upstream = upstream(field, &parts, options)?;
         let (host, target) = (parts.authority.as_bytes().into(), parts.target.as_bytes().into());
         Ok(ServiceUri { field, upstream: Box::new(upstream), host, target })
+    }
+
+    /// Reads the address of a service of gRPC, `HOST:PORT`, which stands in `field` of the configuration: HTTP/2, without TLS.
+    ///
+    /// # Errors
+    /// The address has an invalid host, or no port.
+    pub fn parse_grpc(field: &'static str, address: &str, options: ServiceOptions) -> Result<ServiceUri, Invalid> {
+        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0));
+        if !has_port {
+            return Err(Invalid::new(field, "expected HOST:PORT"));
+        }
+        let parts = Parts { scheme: "grpc", authority: address, target: "/".to_owned() };
+        let upstream = upstream(field, &parts, options)?;
+        Ok(ServiceUri { field, upstream: Box::new(upstream), host: address.as_bytes().into(), target: b"/"[..].into() })
     }
 
     /// A request to the service.
@@ -102,8 +118,7 @@ impl Service {
     }
 }
 
-fn upstream<'a>(field: &str, uri: &'a str, options: ServiceOptions) -> Result<(Parts<'a>, Upstream), Invalid> {
-    let parts = split(uri).map_err(|message| Invalid::new(field, message))?;
+fn upstream(field: &str, parts: &Parts<'_>, options: ServiceOptions) -> Result<Upstream, Invalid> {
     let seconds = |time: Duration| time.as_secs_f64().max(0.001);
     let timeout = seconds(options.timeout);
     let text = json!({
@@ -124,7 +139,7 @@ fn upstream<'a>(field: &str, uri: &'a str, options: ServiceOptions) -> Result<(P
     };
     let fault = || found.into_iter().find(weir_config::Diagnostic::is_error).map(|error| *error.code);
     match upstream {
-        Some(upstream) => Ok((parts, upstream)),
+        Some(upstream) => Ok(upstream),
         None => Err(fault().map_or_else(|| Invalid::new(field, ""), |code| Invalid::coded(field, code))),
     }
 }

@@ -2,8 +2,8 @@
 //! other families use.
 //!
 //! ```text
-//! answers (clean paths, words of failures) ─► pre: scripts ─► api: versions, lists, IP, authentication, rights, limits
-//!   └─► post: scripts ─► paths: bodies, headers, rewrites, mocks, breakers ─► cache ─► virtual: scripts ─► upstream
+//! answers (clean paths, words of failures) ─► pre: scripts, services ─► api: versions, lists, IP, authentication, rights, limits
+//!   └─► post: scripts, services ─► paths: bodies, headers, rewrites, mocks, breakers ─► cache ─► virtual: scripts ─► upstream
 //! ```
 //!
 //! `pre` and `api` run in the phase `rewrite` and the others in `access`, so that the order is Tyk's but for scripts: `pre`
@@ -16,6 +16,8 @@ mod api;
 mod batch;
 mod body;
 mod cache;
+mod changes;
+mod coprocess;
 mod cors;
 mod entries;
 mod events;
@@ -45,6 +47,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &api::Api,
         &batch::Batch,
         &cache::Cache,
+        &coprocess::Before,
+        &coprocess::Behind,
         &cors::Cors,
         &gateway::Gateway,
         &no_api::NoApi,

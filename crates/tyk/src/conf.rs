@@ -56,6 +56,8 @@ pub struct Conf {
     pub uptime_samples: u32,
     /// Seconds that a script may take; 0: the default.
     pub jsvm_timeout: u32,
+    /// `HOST:PORT` of the service with middleware over gRPC; none: there is no such middleware.
+    pub coprocess: Option<String>,
     /// The Redis of sessions, in the fields of `weir_plugins::tyk`; none: sessions are in the data directory.
     pub storage: Option<Value>,
     /// Destination of records of requests; none: there are no records.
@@ -130,6 +132,7 @@ impl Default for Conf {
             uptime_wait: 0,
             uptime_samples: 0,
             jsvm_timeout: 0,
+            coprocess: None,
             storage: None,
             tls: None,
         }
@@ -183,10 +186,25 @@ impl Conf {
             uptime_samples: number("uptime_tests.config.failure_trigger_sample_size").unwrap_or_default().min(254)
                 as u32,
             jsvm_timeout: number("jsvm_timeout").unwrap_or_default().min(60) as u32,
+            coprocess: flag("coprocess_options.enable_coprocess").then(|| coprocess(value)).transpose()?.flatten(),
             storage: storage::read(value)?,
             tls: tls::read(value)?,
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
+    }
+}
+
+/// The address of the service with middleware; `None` without one: only scripts in other languages were switched on.
+fn coprocess(value: &Value) -> Result<Option<String>, String> {
+    const FIELD: &str = "coprocess_options.coprocess_grpc_server";
+    let server = pointer(value, FIELD).and_then(Value::as_str).unwrap_or_default();
+    if server.is_empty() {
+        return Ok(None);
+    }
+    let address = server.strip_prefix("tcp://").or_else(|| server.strip_prefix("dns:///")).unwrap_or(server);
+    match address.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(Some(address.to_owned())),
+        _ => Err(format!("{FIELD}: expected tcp://HOST:PORT, found '{server}'")),
     }
 }
 

@@ -97,20 +97,15 @@ impl Definition {
             let text = "middleware of responses is not supported yet: set headers by transform_response_headers";
             found.push(self.fault("custom_middleware.response", text));
         }
-        for hook in ["auth_check", "id_extractor"] {
-            let path = format!("custom_middleware.{hook}");
-            let is_named = self
-                .at(&path)
-                .is_some_and(|hook| ["name", "path"].iter().any(|name| hook.get(name).is_some_and(is_on)));
-            if is_named && self.flag("enable_coprocess_auth") {
-                found.push(self.fault(&path, MIDDLEWARE));
-            }
+        let extracts = ["extract_from", "extract_with"]
+            .iter()
+            .any(|name| !self.text(&format!("custom_middleware.id_extractor.{name}")).is_empty());
+        if extracts && self.flag("enable_coprocess_auth") && !self.flag("custom_middleware.id_extractor.disabled") {
+            let text = "the service is asked for each request, and its sessions are not kept by ids of requests";
+            found.push(self.doubt("custom_middleware.id_extractor", text));
         }
     }
 }
-
-const MIDDLEWARE: &str =
-    "authentication by middleware of one's own is not supported: ask a service in the upstream's place";
 
 /// True for a setting that is switched on: neither null, false, 0 nor empty.
 pub(crate) fn is_on(node: &Node) -> bool {
@@ -201,7 +196,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("auth.validate_signature", "signatures of requests are not supported yet"),
     ("auth_configs.authToken.validate_signature", "signatures of requests are not supported yet"),
     ("use_go_plugin_auth", "Go plugins are not supported: they are loaded into Tyk's own process"),
-    ("enable_coprocess_auth", "authentication by plugins is not supported yet"),
     ("external_oauth.enabled", "external OAuth is not supported yet"),
     ("request_signing.is_enabled", "signing of requests to upstreams is not supported"),
     ("upstream_auth.enabled", "authentication at upstreams is not supported yet"),

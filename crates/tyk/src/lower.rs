@@ -122,7 +122,7 @@ fn api(
     if let Some(clients) = tls::clients(api, scripts, found) {
         guard.insert("client_certificates", clients);
     }
-    if let Some(access) = access::access(api, conf, found) {
+    if let Some(access) = access::access(api, own, conf, found) {
         guard.insert("access", access);
     }
     let mut chain = map(mark, [("api_id", text(own)), ("listen_path", text(listen))]);

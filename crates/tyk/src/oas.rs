@@ -242,8 +242,9 @@ impl Reading<'_> {
                 (kind, scheme) => refused.push((name.clone(), format!("{kind} {scheme}"))),
             }
         }
-        if is_enabled(authentication.get("custom")) {
-            refused.push(("custom".to_owned(), "custom".to_owned()));
+        if let Some(custom) = authentication.get("custom").filter(|custom| is_enabled(Some(custom))) {
+            made.insert("enable_coprocess_auth".to_owned(), true.into());
+            configs.insert("coprocess".to_owned(), Value::Object(parts::places(custom)));
         }
         if let Some(hmac) = authentication.get("hmac").filter(|hmac| is_enabled(Some(hmac))) {
             made.insert("enable_signature_checking".to_owned(), true.into());

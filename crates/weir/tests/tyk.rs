@@ -2,6 +2,7 @@
 
 mod analytics;
 mod certificates;
+mod coprocess;
 mod dashboard;
 mod gateway_api;
 mod keys;

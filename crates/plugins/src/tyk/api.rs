@@ -138,6 +138,9 @@ type Refusal = (u16, &'static str);
 
 impl Plugin for Guard {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if cx.body().is_none() && self.access.as_ref().is_some_and(Access::needs_body) {
+            return Flow::AwaitBody;
+        }
         self.pass(cx, Progress::default())
     }
 
@@ -158,6 +161,14 @@ impl Plugin for Guard {
                     }
                     Some(Wait::Verify(token)) => {
                         progress.is_verified = Some(access.verifies(&token, cx.now_ms(), io).await);
+                    }
+                    Some(Wait::Custom) => {
+                        if let Err((flow, is_refusal)) = access.ask(cx, io, &self.place, &mut progress).await {
+                            if is_refusal {
+                                self.events.tell(Event::AuthFailure, cx, "");
+                            }
+                            return flow;
+                        }
                     }
                     Some(Wait::Throttle(ms)) => weir_runtime::sleep(Duration::from_millis(ms)).await,
                     Some(Wait::Sessions(names)) => access.read(names, cx.now_ms(), &mut progress).await,

@@ -15,6 +15,7 @@ use weir_javascript::Entry;
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 
 use super::body;
+use super::changes::FAILED;
 use super::sessions::remote;
 use super::shared::{self, Known};
 use exchange::Returned;
@@ -119,9 +120,6 @@ impl std::fmt::Debug for Scripts {
     }
 }
 
-/// The answer where a script fails: its faults are told in the log.
-const FAILED: &str = "Middleware error";
-
 impl Plugin for Scripts {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         if self.is_pre { wait(cx) } else { Flow::Continue }
@@ -141,7 +139,10 @@ impl Plugin for Scripts {
             for name in &self.middleware {
                 let session = self.place.get(cx).map_or_else(|| Value::Object(Map::new()), exchange::session);
                 let outcome = self.runner.run(name, &exchange::request(cx), &session).await;
-                let returned = match outcome.and_then(|text| Returned::parse(&text)) {
+                let returned = outcome
+                    .and_then(|text| Returned::parse(&text))
+                    .and_then(|returned| returned.changes(cx.body().unwrap_or_default()).map_err(str::to_owned));
+                let (changes, meta) = match returned {
                     Ok(returned) => returned,
                     Err(reason) => {
                         tracing::warn!(middleware = %name, %reason, "a script failed: its request is refused");
@@ -149,33 +150,21 @@ impl Plugin for Scripts {
                     }
                 };
                 let known = self.place.get_mut(cx).filter(|_| !self.is_pre);
-                if let (Some(known), Some(meta)) = (known, &returned.meta) {
-                    known.meta = Some(Arc::new(meta.clone()));
+                if let (Some(known), Some(meta)) = (known, meta) {
+                    known.meta = Some(Arc::new(meta));
                 }
-                if let Err(reason) = returned.change(cx) {
+                if let Err(reason) = changes.apply(cx) {
                     tracing::warn!(middleware = %name, reason, "what a script returns cannot be used: its request is refused");
                     return body::error(cx, 500, FAILED, &[]);
                 }
-                if let Some(url) = returned.new_url(cx)
-                    && let Some(known) = self.known(cx)
-                {
-                    known.url = Some(url);
+                if let Some(url) = changes.new_url(cx) {
+                    shared::known(&self.place, cx, |known| known.url = Some(url));
                 }
-                if let Some(flow) = returned.answer(cx) {
-                    return flow;
+                if let Some(answer) = &changes.answer {
+                    return answer.send(cx);
                 }
             }
             Flow::Continue
         })
-    }
-}
-
-impl Scripts {
-    /// The place of [`Known`], filled where it is empty.
-    fn known<'c>(&self, cx: &'c mut RequestCx<'_>) -> Option<&'c mut Known> {
-        if self.place.get(cx).is_none() {
-            self.place.put(cx, Known::default());
-        }
-        self.place.get_mut(cx)
     }
 }

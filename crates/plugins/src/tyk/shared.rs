@@ -52,6 +52,9 @@ impl Known {
 /// Name and session of what was read from Redis; `None`: there is no usable session.
 pub(super) type ReadSession = (Box<[u8]>, Option<Arc<Session>>);
 
+/// A session, and the name under which its requests count.
+pub(super) type Caller = (Arc<Session>, String);
+
 /// Results of the waits of a request, and the next wait.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -65,6 +68,8 @@ pub(super) struct Progress {
     pub(super) held: (u32, u64),
     /// The verdict of a provider about the token.
     pub(super) is_verified: Option<bool>,
+    /// The session that the authentication of a service has given, and the name under which its requests count.
+    pub(super) custom: Option<Result<Caller, (u16, &'static str)>>,
     /// The count of the quota in Redis; an error where Redis could not be asked.
     pub(super) counted: Option<Result<Counted, ()>>,
 }
@@ -85,6 +90,8 @@ pub(super) enum Wait {
     Sessions(Vec<Box<[u8]>>),
     /// The verdict of a provider about a token.
     Verify(Box<str>),
+    /// Authentication by a service.
+    Custom,
     /// Milliseconds, after which the rate is asked again.
     Throttle(u64),
     /// The count of a quota in Redis under a name, in periods of seconds.
@@ -94,6 +101,16 @@ pub(super) enum Wait {
 /// Place of [`Known`] on an exchange, one for the plugins of an API.
 pub(super) fn place(build: &BuildCx<'_>, api: &str) -> Arc<PerRequest<Known>> {
     build.states.get_or_create(&format!("tyk request {api}"), PerRequest::new)
+}
+
+/// Changes [`Known`], which is made where it is not there yet.
+pub(super) fn known(place: &PerRequest<Known>, cx: &mut RequestCx<'_>, change: impl FnOnce(&mut Known)) {
+    if place.get(cx).is_none() {
+        place.put(cx, Known::default());
+    }
+    if let Some(known) = place.get_mut(cx) {
+        change(known);
+    }
 }
 
 /// The listen path of an API.

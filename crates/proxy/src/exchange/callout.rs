@@ -148,7 +148,9 @@ impl Asked {
         if body.capacity() > BUFFER && !held.grow_to(body.capacity()) {
             return Err(CalloutError::Busy);
         }
-        Ok(CalloutResponse::new(response.status(), response.head.fields.iter(response.buffer.bytes()), body, held))
+        let fields = response.head.fields.iter(response.buffer.bytes());
+        let answer = CalloutResponse::new(response.status(), fields, body, held);
+        Ok(answer.with_trailers(response.trailers()))
     }
 }
 

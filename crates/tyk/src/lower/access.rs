@@ -2,21 +2,22 @@
 
 use weir_config::{Diagnostic, Node};
 
-use super::{flag, list, map, number, text};
+use super::{flag, list, map, middleware, number, text};
 use crate::conf::Conf;
 use crate::definition::Definition;
 
 /// Ways of authentication in Tyk's order: kind, switch, name in `auth_configs`, name in `base_identity_provided_by`.
-const WAYS: [(&str, &str, &str, &str); 5] = [
+const WAYS: [(&str, &str, &str, &str); 6] = [
     ("basic", "use_basic_auth", "basic", "basic_auth_user"),
     ("hmac", "enable_signature_checking", "hmac", "hmac_key"),
     ("jwt", "enable_jwt", "jwt", "jwt_claim"),
     ("open_id", "use_openid", "oidc", "oidc_user"),
+    ("custom", "enable_coprocess_auth", "coprocess", "custom_auth"),
     ("token", "use_standard_auth", "authToken", "auth_token"),
 ];
 
 /// Authentication, rights and limits; `None` for an API without keys.
-pub(super) fn access(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
+pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
     if api.flag("use_keyless") {
         return None;
     }
@@ -44,6 +45,10 @@ pub(super) fn access(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>)
             "jwt" => way.insert("jwt", self::jwt(api)),
             "hmac" => way.insert("hmac", self::hmac(api)),
             "open_id" => way.insert("openid", self::openid(api)),
+            "custom" => match self::custom(api, id, conf) {
+                Ok(custom) => way.insert("custom", custom),
+                Err(reason) => found.push(api.fault("enable_coprocess_auth", reason)),
+            },
             _ => {}
         }
         way
@@ -63,6 +68,19 @@ pub(super) fn access(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>)
         access.insert("storage", Node::from(storage));
     }
     Some(access)
+}
+
+/// Authentication by a service.
+///
+/// # Errors
+/// There is no service for it.
+fn custom(api: &Definition, id: &str, conf: &Conf) -> Result<Node, &'static str> {
+    if api.text("custom_middleware.driver") != middleware::GRPC {
+        return Err("authentication by middleware is supported over gRPC alone (custom_middleware.driver: grpc)");
+    }
+    let hook = api.at("custom_middleware.auth_check").ok_or("expected the function in custom_middleware.auth_check")?;
+    let service = middleware::service(api, id, conf)?;
+    Ok(map(hook.mark, [("service", service), ("hook", middleware::function(hook))]))
 }
 
 /// Signatures that are accepted.

@@ -1,4 +1,4 @@
-//! Middleware in JavaScript, and handlers of events.
+//! Middleware in JavaScript and over gRPC, and handlers of events.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,17 @@ use crate::definition::{Definition, is_on};
 use crate::files::scripts::is_script;
 
 /// Reason for which middleware in other languages is refused.
-const OTHER: &str = "only middleware in JavaScript is supported: take it out, or ask a service in the upstream's place";
+const OTHER: &str = "only middleware in JavaScript and over gRPC is supported";
+
+/// Driver of middleware over gRPC.
+pub(super) const GRPC: &str = "grpc";
+
+/// The hooks of a kind that are on.
+fn hooks(api: &Definition, name: &str) -> Vec<Node> {
+    let hooks = api.at(&format!("custom_middleware.{name}")).and_then(Node::as_seq).unwrap_or_default();
+    let is_off = |hook: &Node| hook.get("disabled").is_some_and(|disabled| disabled.kind == Kind::Bool(true));
+    hooks.iter().filter(|hook| !is_off(hook)).cloned().collect()
+}
 
 /// Adds the plugins of the hooks that an API has.
 pub(super) fn add(
@@ -20,14 +30,13 @@ pub(super) fn add(
     plugins: &mut Node,
     found: &mut Vec<Diagnostic>,
 ) {
-    let hooks = |name: &str| -> Vec<Node> {
-        let hooks = api.at(&format!("custom_middleware.{name}")).and_then(Node::as_seq).unwrap_or_default();
-        let is_off = |hook: &Node| hook.get("disabled").is_some_and(|disabled| disabled.kind == Kind::Bool(true));
-        hooks.iter().filter(|hook| !is_off(hook)).cloned().collect()
-    };
-    let pre = hooks("pre");
-    let post = [hooks("post_key_auth"), hooks("post")].concat();
     let driver = api.text("custom_middleware.driver");
+    if driver == GRPC {
+        add_services(api, id, conf, plugins, found);
+        return;
+    }
+    let pre = hooks(api, "pre");
+    let post = [hooks(api, "post_key_auth"), hooks(api, "post")].concat();
     let has_hooks = !pre.is_empty() || !post.is_empty();
     if has_hooks && !is_script(driver) {
         found
@@ -41,6 +50,61 @@ pub(super) fn add(
             plugins.insert(plugin, made);
         }
     }
+}
+
+/// Adds the plugins of hooks over gRPC.
+fn add_services(api: &Definition, id: &str, conf: &Conf, plugins: &mut Node, found: &mut Vec<Diagnostic>) {
+    let hooks = |names: &[&str]| {
+        let mut all = map(api.node.mark, []);
+        for name in names {
+            let functions = hooks(api, name);
+            if !functions.is_empty() {
+                all.insert(name, list(api.node.mark, functions.iter().map(function).collect()));
+            }
+        }
+        all
+    };
+    for (plugin, mut made) in
+        [("coprocess_pre", hooks(&["pre"])), ("coprocess_post", hooks(&["post_key_auth", "post"]))]
+    {
+        if made.as_map().is_some_and(<[_]>::is_empty) {
+            continue;
+        }
+        match service(api, id, conf) {
+            Ok(service) => {
+                made.insert("service", service);
+                plugins.insert(plugin, made);
+            }
+            Err(reason) => found.push(api.fault("custom_middleware.driver", reason)),
+        }
+    }
+}
+
+/// The function of a hook.
+pub(super) fn function(hook: &Node) -> Node {
+    let mut made = map(hook.mark, []);
+    for name in ["name", "raw_body_only"] {
+        if let Some(value) = hook.get(name) {
+            made.insert(name, value.clone());
+        }
+    }
+    made
+}
+
+/// The service of middleware over gRPC, with what it is told of an API.
+///
+/// # Errors
+/// There is none.
+pub(super) fn service(api: &Definition, id: &str, conf: &Conf) -> Result<Node, &'static str> {
+    const NONE: &str =
+        "middleware over gRPC needs coprocess_options.enable_coprocess and coprocess_grpc_server of tyk.conf";
+    let server = conf.coprocess.as_deref().ok_or(NONE)?;
+    let mut made =
+        map(api.node.mark, [("api_id", text(id)), ("org_id", text(api.text("org_id"))), ("server", text(server))]);
+    if let Some(data) = api.at("config_data").filter(|data| is_on(data) && !api.flag("config_data_disabled")) {
+        made.insert("config_data", data.clone());
+    }
+    Ok(made)
 }
 
 /// The plugin of virtual endpoints; `None` without any.

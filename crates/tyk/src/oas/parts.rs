@@ -90,6 +90,11 @@ pub(super) fn jwt(scheme: &Value) -> Map<String, Value> {
     made
 }
 
+/// A function of middleware.
+fn hook(written: &Value) -> Value {
+    json!({ "name": written["functionName"], "path": written["path"], "raw_body_only": written["rawBodyOnly"] == true })
+}
+
 /// The hooks of middleware.
 pub(super) fn middleware(tyk: &Value) -> Value {
     let mut made = json!({ "driver": at(tyk, "middleware.global.pluginConfig.driver") });
@@ -98,8 +103,16 @@ pub(super) fn middleware(tyk: &Value) -> Value {
     {
         let hooks = at(tyk, &format!("middleware.global.{written}")).and_then(Value::as_array).into_iter().flatten();
         let hooks = hooks.filter(|hook| is_enabled(Some(hook)));
-        let hooks = hooks.map(|hook| json!({ "name": hook["functionName"], "path": hook["path"] }));
-        made[field] = hooks.collect();
+        made[field] = hooks.map(hook).collect();
+    }
+    let check =
+        at(tyk, "server.authentication.custom.config").filter(|_| is_enabled(at(tyk, "server.authentication.custom")));
+    if let Some(check) = check {
+        made["auth_check"] = hook(check);
+        made["id_extractor"] = json!({
+            "extract_from": check["idExtractor"]["source"], "extract_with": check["idExtractor"]["with"],
+            "disabled": check["idExtractor"]["enabled"] != true,
+        });
     }
     made
 }

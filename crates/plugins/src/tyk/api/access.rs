@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Flow, Invalid, Io, Request, RequestCx};
+use weir_plugin::{BuildCx, Flow, Invalid, Io, PerRequest, Request, RequestCx};
 
 use super::Refusal;
 use super::credentials::{self, Way};
 use super::jwt::Stop;
 use super::limits::{Counters, Scope};
 use crate::tyk::body;
+use crate::tyk::coprocess::Returned;
 use crate::tyk::sessions::remote::{self, Remote, write_quota_key};
 use crate::tyk::sessions::{Counted, HashFunction, Limits, Naming, Session, Sessions};
 use crate::tyk::shared::{Known, Progress, ReadSession, Wait};
@@ -125,6 +126,43 @@ impl Access {
             }
         }
         false
+    }
+
+    /// True if a service has to be asked who the caller is, and gets the whole request.
+    pub(super) fn needs_body(&self) -> bool {
+        self.ways.iter().any(|way| way.custom().is_some())
+    }
+
+    /// Asks the service who the caller is.
+    ///
+    /// # Errors
+    /// The answer of the service in place of the upstream's, and whether it refuses the request.
+    pub(super) async fn ask(
+        &self,
+        cx: &mut RequestCx<'_>,
+        io: &dyn Io,
+        place: &PerRequest<Known>,
+        progress: &mut Progress,
+    ) -> Result<(), (Flow, bool)> {
+        const UNKNOWN: Refusal = (403, "Key not authorised");
+        const FORBIDDEN: Refusal = (403, "Forbidden");
+        let Some(check) = self.ways.iter().find_map(Way::custom) else { return Ok(()) };
+        progress.custom = Some(match check.ask(cx, io, place).await {
+            Err(reason) => {
+                tracing::warn!(reason, "authentication over gRPC failed: its request is refused");
+                Err(UNKNOWN)
+            }
+            Ok(Returned { answer: Some(flow), is_refusal, .. }) => return Err((flow, is_refusal)),
+            Ok(Returned { caller: None, .. }) => Err(FORBIDDEN),
+            Ok(Returned { caller: Some((token, written)), .. }) => match self.sessions.compile_apart(&written) {
+                Ok(session) => Ok((Arc::new(session), self.naming.name(&token))),
+                Err(reason) => {
+                    tracing::warn!(reason, "the session of a service cannot be used: its request is refused");
+                    Err(FORBIDDEN)
+                }
+            },
+        });
+        Ok(())
     }
 
     /// Counts a request against a quota in Redis.

@@ -16,8 +16,9 @@ use super::jwt::{self, Stop, Tokens};
 use super::openid::{self, OpenId};
 use crate::auth::credentials::same_secret;
 use crate::query;
+use crate::tyk::coprocess::{Check, CheckConf};
 use crate::tyk::sessions::{HashFunction, Password, Session};
-use crate::tyk::shared::Progress;
+use crate::tyk::shared::{Progress, Wait};
 
 /// A way of authentication.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -43,6 +44,8 @@ pub(super) struct Conf {
     openid: Option<openid::Conf>,
     /// Signatures that are accepted.
     hmac: hmac::Conf,
+    /// The service that knows the callers.
+    custom: Option<CheckConf>,
 }
 
 /// Kind of a way of authentication.
@@ -55,6 +58,7 @@ enum KindConf {
     Hmac,
     Jwt,
     OpenId,
+    Custom,
 }
 
 /// A way of authentication, compiled.
@@ -69,6 +73,7 @@ pub(super) struct Way {
     tokens: Option<Tokens>,
     openid: Option<OpenId>,
     hmac: hmac::Conf,
+    custom: Option<Check>,
 }
 
 impl Way {
@@ -99,12 +104,20 @@ impl Way {
                 None => None,
             },
             hmac: conf.hmac,
+            custom: match conf.custom {
+                Some(custom) => {
+                    let check = Check::compile(custom);
+                    Some(check.map_err(|error| Invalid { path: format!("custom.{}", error.path), ..error })?)
+                }
+                None => None,
+            },
             kind: conf.kind,
         })
     }
 
     pub(super) fn build(&mut self, build: &BuildCx<'_>) -> Result<(), Invalid> {
         self.openid.as_mut().map_or(Ok(()), |openid| openid.build(build))?;
+        self.custom.as_mut().map_or(Ok(()), |custom| custom.build(build))?;
         self.tokens.as_mut().map_or(Ok(()), |tokens| tokens.build(build))
     }
 
@@ -118,6 +131,11 @@ impl Way {
         if let Some(tokens) = &self.tokens {
             tokens.fetch(now_ms, io).await;
         }
+    }
+
+    /// The service that knows the callers.
+    pub(super) fn custom(&self) -> Option<&Check> {
+        self.custom.as_ref()
     }
 
     pub(super) fn challenge(&self) -> Option<&[u8]> {
@@ -161,6 +179,11 @@ impl Way {
                 let (session, identity) = openid.session(token, org, (now.0, progress.is_verified), sessions)?;
                 Ok((session, Some(access.name_of_identity(&identity))))
             }
+            KindConf::Custom => match &progress.custom {
+                Some(Ok((session, name))) => Ok((Arc::clone(session), Some(name.clone()))),
+                Some(Err(refusal)) => Err(Stop::Refused(*refusal)),
+                None => Err(Stop::Waits(Wait::Custom)),
+            },
             KindConf::Jwt => {
                 if !self.read(request, room) {
                     return Err((400, "Authorization field missing").into());

@@ -6,12 +6,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_plugin::{Flow, Request, RequestCx};
-use weir_wire::name::FieldName;
+use weir_plugin::RequestCx;
 use weir_wire::query::Argument;
 
 use crate::tyk::batch::canonical;
-use crate::tyk::body;
+use crate::tyk::changes::{Answer, Changes, url};
 use crate::tyk::shared::Known;
 
 /// Result of a script.
@@ -21,7 +20,7 @@ pub(super) struct Returned {
     request: ReturnedRequest,
     /// `meta_data` of the session.
     #[serde(rename = "SessionMeta")]
-    pub(super) meta: Option<Map<String, Value>>,
+    meta: Option<Map<String, Value>>,
 }
 
 /// The request that a script returns.
@@ -75,13 +74,6 @@ fn add(all: &mut Map<String, Value>, name: String, value: String) {
     }
 }
 
-/// The target of a request as its client sent it, with query changes of earlier middleware.
-fn url(request: &Request) -> Vec<u8> {
-    let mut out = Vec::new();
-    request.write_request_uri(&mut out);
-    out
-}
-
 /// The request for a script.
 pub(super) fn request(cx: &RequestCx<'_>) -> Value {
     let request = cx.request();
@@ -120,78 +112,38 @@ pub(super) fn session(known: &Known) -> Value {
     })
 }
 
+/// `meta_data` that a script has changed.
+type Meta = Option<Map<String, Value>>;
+
 impl Returned {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("what it returned cannot be read: {error}"))
     }
 
-    /// Changes the request as the script wants it.
-    pub(super) fn change(&self, cx: &mut RequestCx<'_>) -> Result<(), &'static str> {
-        const NO_NAME: &str = "a header has no valid name";
-        let returned = &self.request;
-        for name in returned.delete_headers.iter().flatten() {
-            cx.request_mut().remove_field(&FieldName::new(name).ok_or(NO_NAME)?);
-        }
-        for (name, value) in returned.set_headers.iter().flatten() {
-            let name = FieldName::new(name).ok_or(NO_NAME)?;
-            if !value.bytes().all(weir_wire::is_field_byte) {
-                return Err("a header has control characters in its value");
-            }
-            cx.request_mut().set_field(&name, value.as_bytes());
-        }
-        self.change_query(cx);
-        if returned.ignores_body {
-            return Ok(());
-        }
-        let body = STANDARD.decode(&returned.body).map_err(|_| "the body is no base64")?;
-        // Bytes that are no text were replaced in what the script saw.
-        let is_same = String::from_utf8_lossy(cx.body().unwrap_or_default()).as_bytes() == body;
-        if !is_same {
-            cx.replace_body(&body);
-        }
-        Ok(())
-    }
-
-    fn change_query(&self, cx: &mut RequestCx<'_>) {
-        let returned = &self.request;
-        let set = returned.add_params.iter().flatten();
-        let removed = returned.delete_params.iter().flatten().chain(set.clone().map(|(name, _)| name));
-        let more = returned.extended_params.iter().flatten();
-        let more = more.flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
-        let added = set.chain(more).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        cx.request_mut().replace_arguments(removed.map(String::as_bytes), added);
-    }
-
-    /// The URL of the script, where it has changed the path.
-    pub(super) fn new_url(&self, cx: &RequestCx<'_>) -> Option<Box<[u8]>> {
-        let path_of = |url: &[u8]| url.split(|byte| *byte == b'?').next().unwrap_or_default().to_vec();
-        let (own, new) = (url(cx.request()), self.request.url.as_bytes());
-        let is_path = new.starts_with(b"/") && new.iter().all(u8::is_ascii_graphic);
-        (is_path && path_of(&own) != path_of(new)).then(|| new.into())
-    }
-
-    /// The answer of the script in place of the upstream's.
-    pub(super) fn answer(&self, cx: &mut RequestCx<'_>) -> Option<Flow> {
-        let overrides = self.request.overrides.as_ref().filter(|overrides| overrides.code != 0)?;
-        let Some(code) = u16::try_from(overrides.code).ok().filter(|code| (200..600).contains(code)) else {
-            return Some(body::error(cx, 500, super::FAILED, &[]));
+    /// Changes to the request as the script wants them, and `meta_data` of the session. `body` is that of the request.
+    pub(super) fn changes(self, body: &[u8]) -> Result<(Changes, Meta), &'static str> {
+        let Self { request, meta } = self;
+        let new_body = match request.ignores_body {
+            true => None,
+            false => Some(STANDARD.decode(&request.body).map_err(|_| "the body is no base64")?),
         };
-        let text = if overrides.error.is_empty() { &overrides.body } else { &overrides.error };
-        let headers = overrides.headers.iter().flatten();
-        let headers: Vec<(&str, &[u8])> = headers.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-        let is_sendable = |(name, value): &(&str, &[u8])| {
-            FieldName::new(name).is_some() && value.iter().all(|byte| weir_wire::is_field_byte(*byte))
+        let answer = request.overrides.filter(|overrides| overrides.code != 0).map(|overrides| Answer {
+            code: overrides.code,
+            text: if overrides.error.is_empty() { overrides.body } else { overrides.error },
+            headers: overrides.headers.unwrap_or_default(),
+            overrides_error: overrides.overrides_error,
+        });
+        let changes = Changes {
+            set_headers: request.set_headers.unwrap_or_default(),
+            delete_headers: request.delete_headers.unwrap_or_default(),
+            // Bytes that are no text were replaced in what the script saw.
+            body: new_body.filter(|new| String::from_utf8_lossy(body).as_bytes() != new),
+            url: request.url,
+            add_params: request.add_params.unwrap_or_default(),
+            extended_params: request.extended_params.unwrap_or_default(),
+            delete_params: request.delete_params.unwrap_or_default(),
+            answer,
         };
-        if !headers.iter().all(is_sendable) {
-            return Some(body::error(cx, 500, super::FAILED, &[]));
-        }
-        if code >= 400 && !overrides.overrides_error {
-            return Some(body::error(cx, code, text, &headers));
-        }
-        let mut answer = cx.reply(code);
-        for (name, value) in headers {
-            answer = answer.field(name, value);
-        }
-        Some(answer.body(text.as_bytes()).done())
+        Ok((changes, meta))
     }
 }
