@@ -6,7 +6,7 @@
 //! | `security` | `acl`, `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `graphql-limit-count`, `limit-conn`, `limit-count`, `limit-req`, `proxy-cache`, `proxy-mirror`, `traffic-label`, `traffic-split`, `workflow` |
 //! | `transform` | `body-transformer`, `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `batch-requests`, `client-control`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
+//! | `requests` | `batch-requests`, `client-control`, `oas-validator`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `external` | `ext-plugin-post-req`, `ext-plugin-pre-req` |
 //! | `functions` | `aws-lambda`, `azure-functions`, `openfunction`, `openwhisk` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |

@@ -51,6 +51,7 @@ use crate::observe::udp_logger::UdpLogger;
 use crate::observe::zipkin::Zipkin;
 use crate::requests::batch_requests::BatchRequests;
 use crate::requests::client_control::ClientControl;
+use crate::requests::oas_validator::OasValidator;
 use crate::requests::proxy_buffering::ProxyBuffering;
 use crate::requests::proxy_control::ProxyControl;
 use crate::requests::real_ip::RealIp;
@@ -145,6 +146,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &MqttProxy,
         &MultiAuth,
         &NodeStatus,
+        &OasValidator,
         &Opa,
         &Openfunction,
         &OpenidConnect,

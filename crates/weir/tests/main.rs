@@ -94,6 +94,7 @@ mod merging;
 mod messages;
 mod mirror;
 mod mixture;
+mod oas;
 mod observe;
 mod openid_connect;
 mod order;

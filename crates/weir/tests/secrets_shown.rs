@@ -44,6 +44,7 @@ const FIELDS: &[&str] = &[
     "s3cret-key-of-azure",
     "s3cret-token-of-openfunction",
     "s3cret-token-of-openwhisk",
+    "s3cret-in-a-field-for-a-spec",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -112,6 +113,7 @@ impl Secrets {
                             "iam": { "accesskey": FIELDS[25], "secretkey": FIELDS[26] } } },
             "azure-functions": { "function_uri": "http://127.0.0.1:1", "authorization": { "apikey": FIELDS[27] } },
             "openfunction": { "function_uri": "http://127.0.0.1:1", "authorization": { "service_token": FIELDS[28] } },
+            "oas-validator": { "spec_url": "http://127.0.0.1:1", "spec_url_request_headers": { "X-Key": FIELDS[30] } },
             "openwhisk": { "api_host": "http://127.0.0.1:1", "service_token": FIELDS[29], "namespace": "n", "action": "a" },
         });
         vec![

@@ -1,6 +1,7 @@
 //! `request-validation`: fields and body of a request have to follow a JSON Schema.
 
 pub(crate) mod decode;
+pub(crate) mod scalar;
 pub(crate) mod schema;
 mod words;
 

@@ -25,6 +25,11 @@ use decode::Format;
 use template::{Input, Template};
 use value::Table;
 
+/// The parts of a multipart body by their names, as JSON.
+pub(crate) fn multipart_as_json(body: &[u8], content_type: &[u8]) -> Result<serde_json::Value, String> {
+    decode::multipart(body, content_type).map(|parts| value::Value::Table(parts).to_json())
+}
+
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct BodyTransformer;

@@ -5,9 +5,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Invalid, RequestCx};
 use weir_wire::name::FieldName;
-use weir_wire::query::{self, Argument};
+use weir_wire::query::Argument;
 
 use crate::kong::captures;
+use crate::requests::request_validation::decode::part_of_path;
+use crate::requests::request_validation::scalar::Scalar;
 use crate::requests::request_validation::schema::Schema;
 
 /// Place of a parameter.
@@ -51,15 +53,6 @@ pub(super) struct ParameterConf {
     schema: Option<String>,
 }
 
-/// A type that a text is read as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
-    Text,
-    Integer,
-    Number,
-    Boolean,
-}
-
 /// A parameter.
 #[derive(Debug)]
 pub(super) struct Parameter {
@@ -73,7 +66,7 @@ pub(super) struct Parameter {
 #[derive(Debug)]
 struct Checked {
     schema: Schema,
-    kind: Type,
+    kind: Scalar,
     /// The byte between values of a list; `None`: the parameter has one value. With `is_exploded` each value is a parameter.
     separator: Option<u8>,
     is_exploded: bool,
@@ -131,22 +124,10 @@ impl Parameter {
             }
             (Place::Path, _) => {
                 let group = std::str::from_utf8(&self.name).ok().and_then(|name| captures::named(cx, name));
-                group.map(decoded).into_iter().collect()
+                group.map(part_of_path).into_iter().collect()
             }
         }
     }
-}
-
-/// The text of a part of a path, in which `+` stands for itself.
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    for (at, part) in text.split(|byte| *byte == b'+').enumerate() {
-        if at > 0 {
-            out.push(b'+');
-        }
-        query::decode(part, &mut out);
-    }
-    out
 }
 
 impl Checked {
@@ -162,11 +143,9 @@ impl Checked {
             serde_json::from_str(text).map_err(|error| fault(format!("expected a schema in JSON: {error}")))?;
         let Value::Object(mut schema) = written else { return Err(fault("expected an object".to_owned())) };
         let kind = |schema: &Value| match schema["type"].as_str() {
-            Some("string") => Ok(Type::Text),
-            Some("integer") => Ok(Type::Integer),
-            Some("number") => Ok(Type::Number),
-            Some("boolean") => Ok(Type::Boolean),
-            Some(other) => Err(fault(format!("the type {other} is not supported in a parameter"))),
+            Some(name) => {
+                Scalar::named(name).ok_or_else(|| fault(format!("the type {name} is not supported in a parameter")))
+            }
             None => Err(fault("a type is needed".to_owned())),
         };
         let whole = Value::Object(schema.clone());
@@ -191,29 +170,20 @@ impl Checked {
     fn check(&self, texts: &[Vec<u8>]) -> Result<(), String> {
         let value = match self.separator {
             None => match texts {
-                [one] => self.kind.read(one),
+                [one] => self.read(one),
                 _ => return Err("given more than once".to_owned()),
             },
-            Some(_) if self.is_exploded => texts.iter().map(|text| self.kind.read(text)).collect(),
+            Some(_) if self.is_exploded => texts.iter().map(|text| self.read(text)).collect(),
             Some(separator) => {
                 let parts = texts.iter().flat_map(|text| text.split(move |byte| *byte == separator));
-                parts.map(|text| self.kind.read(weir_wire::trim_ows(text))).collect()
+                parts.map(|text| self.read(weir_wire::trim_ows(text))).collect()
             }
         };
         self.schema.check(&value)
     }
-}
-
-impl Type {
     /// A text as a value of the type; as a text where it is none, which the schema refuses.
-    fn read(self, text: &[u8]) -> Value {
-        let text = String::from_utf8_lossy(text).into_owned();
-        let read = match self {
-            Self::Text => None,
-            Self::Integer => text.parse::<i64>().ok().map(Value::from),
-            Self::Number => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from),
-            Self::Boolean => text.parse::<bool>().ok().map(Value::from),
-        };
-        read.unwrap_or(Value::String(text))
+    fn read(&self, text: &[u8]) -> Value {
+        let text = String::from_utf8_lossy(text);
+        self.kind.read(&text).unwrap_or_else(|| text.into())
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn json(body: &[u8]) -> Result<Value, serde_json::Error> {
 }
 
 /// Reads a form: a text for each argument, `true` for one without `=`, a list where a name is repeated.
-pub(super) fn form(body: &[u8]) -> Value {
+pub(crate) fn form(body: &[u8]) -> Value {
     let mut arguments = Map::new();
     for argument in body.split(|b| *b == b'&').filter(|argument| !argument.is_empty()) {
         let value = match argument.contains(&b'=') {
@@ -29,6 +29,18 @@ pub(super) fn form(body: &[u8]) -> Value {
         }
     }
     Value::Object(arguments)
+}
+
+/// The text of a part of a path, in which `+` stands for itself.
+pub(crate) fn part_of_path(encoded: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(encoded.len());
+    for (at, part) in encoded.split(|byte| *byte == b'+').enumerate() {
+        if at > 0 {
+            out.push(b'+');
+        }
+        query::decode(part, &mut out);
+    }
+    out
 }
 
 fn text(encoded: &[u8]) -> String {
