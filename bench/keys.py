@@ -141,6 +141,7 @@ def main():
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=5_000)
     parser.add_argument("--changes", type=int, default=100)
+    parser.add_argument("--source", choices=("file", "store", "both"), default="both")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if options.keys <= FEW:
@@ -148,15 +149,16 @@ def main():
     options.weir = options.weir.resolve()
     with programs.Programs() as run:
         origin = run.origin()
-        rows = [measure(run, origin, options, stored) for stored in (False, True)]
+        sources = ("file", "store") if options.source == "both" else (options.source,)
+        rows = [measure(run, origin, options, source == "store") for source in sources]
     for row in rows:
         live = f", a change live after {row['live_ms']:.1f} ms (at most {row['slowest_ms']:.1f})" if "live_ms" in row else ""
         print(f"{row['keys']:,} keys from a {row['from']}: {row['bytes_a_key']:.0f} bytes each, a request {row['find_us']:.0f} µs "
               f"(with 1,000 keys {row['find_us_of_1000']:.0f}){live}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    [file, store] = rows
-    return 0 if file["bytes_a_key"] <= AIM_BYTES and store["live_ms"] <= AIM_LIVE_MS else 1
+    reached = [row["live_ms"] <= AIM_LIVE_MS if row["from"] == "store" else row["bytes_a_key"] <= AIM_BYTES for row in rows]
+    return 0 if all(reached) else 1
 
 
 if __name__ == "__main__":

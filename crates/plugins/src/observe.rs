@@ -1,7 +1,7 @@
 //! Plugins that log and count.
 
 pub(crate) mod batch;
-mod body;
+pub(crate) mod body;
 pub(crate) mod clickhouse_logger;
 pub(crate) mod collectors;
 pub(crate) mod datadog;

@@ -5,7 +5,7 @@ mod tls;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 pub(crate) use tls::Tls;
 
@@ -56,6 +56,8 @@ pub struct Conf {
     pub uptime_samples: u32,
     /// Seconds that a script may take; 0: the default.
     pub jsvm_timeout: u32,
+    /// Refusals of tokens in other words, in the fields of `weir_plugins::tyk`.
+    pub messages: Value,
     /// `HOST:PORT` of the service with middleware over gRPC; none: there is no such middleware.
     pub coprocess: Option<String>,
     /// The Redis of sessions, in the fields of `weir_plugins::tyk`; none: sessions are in the data directory.
@@ -73,6 +75,8 @@ pub struct Analytics {
     pub to: Records,
     /// Addresses whose requests are not recorded.
     pub ignored_ips: Vec<String>,
+    /// Records requests and answers of all APIs whole.
+    pub is_detailed: bool,
 }
 
 /// The destination of records.
@@ -133,6 +137,7 @@ impl Default for Conf {
             uptime_samples: 0,
             jsvm_timeout: 0,
             coprocess: None,
+            messages: Value::Object(Map::new()),
             storage: None,
             tls: None,
         }
@@ -186,12 +191,37 @@ impl Conf {
             uptime_samples: number("uptime_tests.config.failure_trigger_sample_size").unwrap_or_default().min(254)
                 as u32,
             jsvm_timeout: number("jsvm_timeout").unwrap_or_default().min(60) as u32,
+            messages: messages(value)?,
             coprocess: flag("coprocess_options.enable_coprocess").then(|| coprocess(value)).transpose()?.flatten(),
             storage: storage::read(value)?,
             tls: tls::read(value)?,
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
     }
+}
+
+/// Refusals in other words.
+///
+/// # Errors
+/// An entry about something else, or with a status that is none.
+fn messages(value: &Value) -> Result<Value, String> {
+    let mut made = Map::new();
+    for (id, entry) in value.get("override_messages").and_then(Value::as_object).into_iter().flatten() {
+        let field = format!("override_messages.{id}");
+        let name = match id.as_str() {
+            "auth.auth_field_missing" | "auth.key_not_found" => id.trim_start_matches("auth."),
+            _ => {
+                return Err(format!("{field}: only auth.auth_field_missing and auth.key_not_found can have other words"));
+            }
+        };
+        let code = entry["code"].as_u64().unwrap_or_default();
+        if code != 0 && !(400..600).contains(&code) {
+            return Err(format!("{field}.code: expected a status from 400 to 599, found {code}"));
+        }
+        let message = entry["message"].as_str().unwrap_or_default();
+        made.insert(name.to_owned(), json!({ "message": message, "code": code }));
+    }
+    Ok(Value::Object(made))
 }
 
 /// The address of the service with middleware; `None` without one: only scripts in other languages were switched on.
@@ -232,7 +262,8 @@ impl Analytics {
                     .to_owned(),
             );
         }
-        Ok(Self { to, ignored_ips: texts("analytics_config.ignored_ips") })
+        let is_detailed = pointer(value, "analytics_config.enable_detailed_recording") == Some(&Value::Bool(true));
+        Ok(Self { to, ignored_ips: texts("analytics_config.ignored_ips"), is_detailed })
     }
 }
 
@@ -317,7 +348,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
 
 /// Settings without an effect here that somebody may rely on, with the reason.
 pub(crate) const DOUBTED: &[(&str, &str)] = &[
-    ("analytics_config.enable_detailed_recording", "requests and answers are not recorded in whole"),
     ("analytics_config.enable_geo_ip", "places of addresses are not looked up: records have none"),
     ("analytics_config.normalise_urls.enabled", "records have paths as they came"),
     ("analytics_config.enable_multiple_analytics_keys", "records go to one list, which the Pump reads as well"),
@@ -335,7 +365,6 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
     ),
     ("monitor.enable_trigger_monitors", "events of quotas are not sent"),
     ("event_handlers.events", "only events of API definitions are sent"),
-    ("override_messages", "messages of errors are Tyk's own"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
     ("uptime_tests.config.enable_uptime_analytics", "results of uptime tests are not recorded"),
 ];

@@ -215,7 +215,6 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Fields that have no effect and that somebody may rely on, with the reason.
 const DOUBTED: &[(&str, &str)] = &[
-    ("enable_detailed_recording", "requests and answers are not recorded in whole"),
     ("session_lifetime", "keys live until they expire"),
     ("certificates", "certificates of a single API are not read: list them in the settings"),
     ("upstream_certificates", "certificates for upstreams of a single API are not read"),

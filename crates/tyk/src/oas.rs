@@ -75,7 +75,6 @@ const PARTS: &[(&str, &[&str])] = &[
 
 /// Parts without an effect, with the reason.
 const DOUBTED: &[(&str, &str)] = &[
-    ("server.detailedActivityLogs", "requests and answers are not recorded in whole"),
     ("upstream.uptimeTests", "uptime tests are not made"),
     ("server.eventHandlers", "events are not sent"),
     ("server.detailedTracing", "traces are not sent"),
@@ -121,6 +120,9 @@ impl Reading<'_> {
         set("enable_batch_request_support", at(tyk, "server.batchProcessing.enabled"));
         set("disable_rate_limit", at(tyk, "middleware.global.skipRateLimit"));
         set("disable_quota", at(tyk, "middleware.global.skipQuota"));
+        if is_enabled(at(tyk, "server.detailedActivityLogs")) {
+            set("enable_detailed_recording", Some(&Value::Bool(true)));
+        }
         if is_enabled(at(tyk, "server.customDomain")) {
             set("domain", at(tyk, "server.customDomain.name"));
         }

@@ -1,5 +1,6 @@
 //! `analytics`: a record of each request for Tyk's Pump, in a list of Redis, or as a document in MongoDB.
 
+mod detail;
 mod form;
 
 use std::net::IpAddr;
@@ -11,13 +12,18 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
-use weir_plugin::{CompileCx, Compiled, Define, HookCx, LogCx, PerRequest, Phases, Plugin, View};
+use weir_plugin::{
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, LogCx, PerRequest, Phases, Plugin, RequestBodyCx, RequestCx,
+    ResponseCx, View,
+};
 use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Documents, Frame, List, Tls};
 use weir_wire::name::FieldName;
 
 use super::shared::{self, Known, ListenPath};
 use crate::observe;
 use crate::security::address_set::AddressSet;
+use crate::observe::body::Capture;
+use detail::Detail;
 use form::{Bson, Form, Msgpack};
 
 /// The definition.
@@ -48,6 +54,8 @@ pub(crate) struct Conf {
     expire_after: u64,
     /// Addresses whose requests are not recorded.
     ignored_ips: Vec<AddrRange>,
+    /// Records requests and answers whole.
+    enable_detailed_recording: bool,
     /// The list of Redis.
     redis: Option<Redis>,
     /// The collection of MongoDB.
@@ -80,7 +88,8 @@ struct Mongo {
 impl Define for Analytics {
     const NAME: &'static str = "analytics";
     const PRIORITY: i32 = 0;
-    const PHASES: Phases = Phases::LOG;
+    const PHASES: Phases =
+        Phases::ACCESS.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "Records requests for Tyk's Pump.";
     const EXAMPLE: &'static str = "{api_id: a, listen_path: /a/, redis: {host: 127.0.0.1, port: 6379, expires: 60}}\n";
 
@@ -101,6 +110,7 @@ impl Define for Analytics {
                 place: shared::place(build, &conf.api_id),
                 channel: observe::channel(channel(destination), build),
                 listen,
+                capture: detail::capture(),
                 is_document,
                 ignored: AddressSet::new(&conf.ignored_ips),
                 tag_headers: conf.tag_headers.iter().filter_map(|name| tag_header(name)).collect(),
@@ -164,6 +174,8 @@ struct Recording {
     place: Arc<PerRequest<Known>>,
     channel: Arc<Channel>,
     listen: ListenPath,
+    /// Bodies of requests that are recorded whole.
+    capture: Capture,
     is_document: bool,
     ignored: AddressSet,
     /// Headers whose values become tags, with the prefixes of these.
@@ -178,6 +190,27 @@ const FIELDS: u32 = 31;
 const CENTURY: u64 = 100 * 365 * 86_400_000;
 
 impl Plugin for Recording {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.is_detailed(cx) { self.capture.on_request(cx) } else { Flow::Continue }
+    }
+
+    fn request_body(&self, cx: &mut RequestBodyCx<'_>, piece: &mut Vec<u8>, _: bool) -> Flow {
+        self.capture.on_request_body(cx, piece);
+        Flow::Continue
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        if self.is_detailed(cx) {
+            self.capture.on_response(cx);
+        }
+        Flow::Continue
+    }
+
+    fn body(&self, cx: &mut BodyCx<'_>, chunk: &mut Vec<u8>, _: bool) -> Flow {
+        self.capture.on_body(cx, chunk);
+        Flow::Continue
+    }
+
     fn log(&self, cx: &LogCx<'_>) {
         let x = cx.view();
         let address: IpAddr = x.client().addr;
@@ -185,22 +218,29 @@ impl Plugin for Recording {
             return;
         }
         let known = self.place.get(cx);
+        let detail = if self.is_detailed(cx) { Detail::of(cx, &self.capture) } else { Detail::default() };
         self.channel.report(|out| {
             if self.is_document {
                 let mut document = Bson::begin(out);
                 document.id(x.unix_ms());
-                self.write(x, known, &mut document);
+                self.write(x, known, &detail, &mut document);
                 document.end();
             } else {
-                self.write(x, known, &mut Msgpack::begin(out, FIELDS));
+                self.write(x, known, &detail, &mut Msgpack::begin(out, FIELDS));
             }
         });
     }
 }
 
 impl Recording {
+    /// True if the request is recorded whole, as its API or its session asks for.
+    fn is_detailed(&self, cx: &impl HookCx) -> bool {
+        let known = || self.place.get(cx)?.session.as_ref();
+        self.api.enable_detailed_recording || known().is_some_and(|session| session.is_detailed)
+    }
+
     /// Writes the record, field by field in the order of the Pump's structure.
-    fn write(&self, x: View<'_>, known: Option<&Known>, form: &mut dyn Form) {
+    fn write(&self, x: View<'_>, known: Option<&Known>, detail: &Detail, form: &mut dyn Form) {
         let (request, api) = (x.request(), &self.api);
         let session = known.and_then(|known| known.session.as_deref());
         let identity = known.and_then(|known| known.identity.as_deref());
@@ -230,8 +270,8 @@ impl Recording {
         let (total, upstream) = (x.duration() / 1000, x.upstream_us().unwrap_or(0) / 1000);
         let (total, upstream) = (total.cast_signed(), upstream.min(total).cast_signed());
         form.int("RequestTime", total);
-        form.text("RawRequest", b"");
-        form.text("RawResponse", b"");
+        form.text("RawRequest", detail.request.as_bytes());
+        form.text("RawResponse", detail.response.as_bytes());
         form.text("IPAddress", x.client().addr_text.as_bytes());
         form.nested("Geo", 3, &mut no_place);
         form.nested("Network", 4, &mut |network| {

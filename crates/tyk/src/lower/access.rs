@@ -64,6 +64,7 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
         access.insert(field, flag(value));
     }
     access.insert("hash_key_function", text(&conf.hash_key_function));
+    access.insert("messages", Node::from(&conf.messages));
     if let Some(storage) = &conf.storage {
         access.insert("storage", Node::from(storage));
     }

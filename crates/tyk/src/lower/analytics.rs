@@ -23,6 +23,8 @@ pub(super) fn analytics(api: &Definition, id: &str, versions: Vec<Node>, conf: &
         analytics.insert("tag_headers", headers.clone());
     }
     analytics.insert("expire_after", number(api.number("expire_analytics_after").clamp(0.0, 1e12) as i64));
+    let is_detailed = conf.is_detailed || api.flag("enable_detailed_recording");
+    analytics.insert("enable_detailed_recording", flag(is_detailed));
     let ignored = conf.ignored_ips.iter().map(|address| text(address)).collect();
     analytics.insert("ignored_ips", list(mark, ignored));
     let (name, target) = match &conf.to {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::exports::Ends;
@@ -121,6 +123,48 @@ fn requests_are_recorded_for_the_pump_in_redis() {
     assert!(times[0] > 1_700_000_000 && times[1] > times[0], "{times:?}");
     of_the_pump(&records);
     gateway.await_metric("weir_reports_total", &[("plugin", "analytics"), ("outcome", "sent")], 3.0);
+}
+
+#[test]
+fn requests_and_answers_are_recorded_whole_where_that_is_asked_for() {
+    let redis = Redis::start();
+    let site = Site::new();
+    site.api("short", keyed("short"));
+    let mut whole = keyless("whole", "/whole/", "/");
+    whole["enable_detailed_recording"] = true.into();
+    site.api("whole", whole);
+    let storage = json!({"type": "redis", "host": "127.0.0.1", "port": redis.port});
+    let gateway = Start::at(&site.conf(json!({"enable_analytics": true, "storage": storage}))).start();
+    let short = key(&gateway, &right("short", json!({})));
+    let detailed = key(&gateway, &right("short", json!({"enable_detailed_recording": true})));
+    let long = "l".repeat(300_000);
+    for request in [
+        "POST /whole/a?b=1\nX-Own: o\n\nbody".to_owned(),
+        format!("POST /whole/long\n\n{long}"),
+        format!("GET /short/plain\nAuthorization: {short}"),
+        format!("PUT /short/of-session\nAuthorization: {detailed}\n\nof the session"),
+    ] {
+        assert_eq!(send(&gateway, &request).status, 200);
+    }
+    let records = wait_until("four records", LIMIT, || Some(taken(&redis)).filter(|records| records.len() >= 4));
+    let values: Vec<Value> = records.iter().map(|record| decoded(record)).collect();
+    let told = |path: &str| {
+        let record = values.iter().find(|record| record["Path"] == path).unwrap_or_else(|| panic!("{path}"));
+        ["RawRequest", "RawResponse"].map(|field| {
+            let decoded = STANDARD.decode(record[field].as_str().expect("a text")).expect("base64");
+            String::from_utf8(decoded).expect("text")
+        })
+    };
+    let [request, response] = told("/a");
+    assert!(request.starts_with("POST /whole/a?b=1 HTTP/1.1\r\nHost: o\r\n"), "{request}");
+    assert!(request.contains("X-Own: o\r\n") && request.ends_with("Content-Length: 4\r\n\r\nbody"), "{request}");
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("\r\n\r\nbody"), "{response}");
+    assert_eq!(told("/plain"), [String::new(), String::new()]);
+    assert!(told("/of-session").iter().all(|text| text.ends_with("\r\n\r\nof the session")));
+    // So much of a long body as is recorded.
+    let [request, response] = told("/long");
+    assert!(request.len() < 1 << 16 && response.len() < (1 << 16) + 1024, "{} {}", request.len(), response.len());
+    assert!(response.ends_with(&"l".repeat(1 << 16)));
 }
 
 /// The same records, read by the library that the Pump reads them with, into the fields that its documentation lists. The

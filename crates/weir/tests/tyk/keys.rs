@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Origin};
+use crate::harness::{Answer, Origin, Start, weir};
 
 use super::{Site, ask, error, key, keyed, keyless, right, send, told};
 
@@ -265,4 +265,28 @@ fn tokens_are_verified_by_published_keys() {
     let unexpected = error("Key not authorized: Unexpected signing method");
     assert_eq!(told(&send("set", tokens::GOOD)), (403, unexpected), "a secret is no public key");
     assert_eq!(told(&send("gone", published::TOKEN)), (403, error("Key not authorized")));
+}
+
+#[test]
+fn refusals_of_tokens_have_other_words_where_the_settings_say_so() {
+    let site = Site::new();
+    site.api("kx", keyed("kx"));
+    let messages = json!({
+        "auth.auth_field_missing": {"message": "No \"key\"", "code": 400}, "auth.key_not_found": {"message": "Nobody"},
+    });
+    let gateway = Start::at(&site.conf(json!({"override_messages": messages}))).start();
+    assert_eq!(told(&send(&gateway, "GET /kx/")), (400, error("No \\\"key\\\"")));
+    assert_eq!(told(&send(&gateway, "GET /kx/\nAuthorization: x")), (403, error("Nobody")));
+    // A key that is one, and may not call the API, has the words of that refusal.
+    let other = key(&gateway, &right("other", json!({})));
+    let disallowed = error("Access to this API has been disallowed");
+    assert_eq!(told(&send(&gateway, &format!("GET /kx/\nAuthorization: {other}"))), (403, disallowed));
+    for (id, code, says) in [
+        ("auth.cert_expired", 401, "override_messages.auth.cert_expired: only auth.auth_field_missing and"),
+        ("auth.key_not_found", 200, "override_messages.auth.key_not_found.code: expected a status from 400 to 599"),
+    ] {
+        let conf = site.conf(json!({"override_messages": {id: {"message": "m", "code": code}}}));
+        let (status, out, err) = weir(&["check", conf.to_str().expect("a path")]);
+        assert!(status != 0 && (out + &err).contains(says), "{id}");
+    }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use weir_plugin::{BuildCx, Flow, Invalid, Io, PerRequest, Request, RequestCx};
 
 use super::Refusal;
-use super::credentials::{self, Way};
+use super::credentials::{self, Messages, Way};
 use super::jwt::Stop;
 use super::limits::{Counters, Scope};
 use crate::tyk::body;
@@ -39,6 +39,8 @@ pub(super) struct Conf {
     disable_quota: bool,
     /// The Redis of sessions.
     storage: remote::Conf,
+    /// Refusals in other words.
+    messages: Messages,
 }
 
 /// The same, compiled.
@@ -56,6 +58,7 @@ pub(super) struct Access {
     org: Box<str>,
     sessions: Arc<Sessions>,
     storage: remote::Conf,
+    messages: Messages,
     /// The Redis of sessions; `None`: they are in this process.
     remote: Option<Remote>,
 }
@@ -85,6 +88,7 @@ impl Access {
             org: org.into(),
             sessions: Arc::default(),
             storage: conf.storage,
+            messages: conf.messages,
             remote: None,
         })
     }
@@ -195,7 +199,8 @@ impl Access {
                     }
                 }
                 Err(Stop::Waits(wait)) => return Err(known.wait_for(wait)),
-                Err(Stop::Refused((status, text))) => {
+                Err(Stop::Refused(refusal)) => {
+                    let (status, text) = self.messages.of(way, refusal);
                     let challenge = way.challenge().filter(|_| status == 401);
                     let fields = challenge.map(|challenge| ("Www-Authenticate", challenge));
                     return Err(body::error(cx, status, text, fields.as_slice()));

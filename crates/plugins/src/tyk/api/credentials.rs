@@ -61,6 +61,44 @@ enum KindConf {
     Custom,
 }
 
+/// Refusals of a request without a token, and of one whose token is none; `tyk.conf` may word them otherwise.
+const FIELD_MISSING: Refusal = (401, "Authorization field missing");
+const KEY_NOT_FOUND: Refusal = (403, "Access to this API has been disallowed");
+
+/// Refusals of tokens in other words (`override_messages`).
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Messages {
+    /// `auth.auth_field_missing`.
+    auth_field_missing: Message,
+    /// `auth.key_not_found`.
+    key_not_found: Message,
+}
+
+/// A refusal in other words.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Message {
+    /// The text; empty: Tyk's own.
+    message: String,
+    /// The status; 0: Tyk's own.
+    code: u16,
+}
+
+impl Messages {
+    /// The refusal of a way in the words of the configuration.
+    pub(super) fn of<'m>(&'m self, way: &Way, refusal: Refusal) -> (u16, &'m str) {
+        let message = match refusal {
+            FIELD_MISSING if way.kind == KindConf::Token => &self.auth_field_missing,
+            KEY_NOT_FOUND if way.kind == KindConf::Token => &self.key_not_found,
+            other => return other,
+        };
+        let (status, text) = refusal;
+        let code = if message.code == 0 { status } else { message.code };
+        (code, if message.message.is_empty() { text } else { &message.message })
+    }
+}
+
 /// A way of authentication, compiled.
 #[derive(Debug)]
 pub(super) struct Way {
@@ -156,11 +194,11 @@ impl Way {
         match self.kind {
             KindConf::Token => {
                 if !self.read(request, room) {
-                    return Err((401, "Authorization field missing").into());
+                    return Err(FIELD_MISSING.into());
                 }
                 let start = start + scheme_length(room.get(start..).unwrap_or_default());
                 let found = access.find(room, start, (read, now.1))?;
-                Ok((found.ok_or((403, "Access to this API has been disallowed"))?, None))
+                Ok((found.ok_or(KEY_NOT_FOUND)?, None))
             }
             KindConf::Basic => Ok((self.user(request, access, room, (read, now.1))?, None)),
             KindConf::Hmac => {

@@ -18,6 +18,8 @@ pub struct Session {
     pub expires: i64,
     /// True for a key that is refused until it is active again.
     pub is_inactive: bool,
+    /// True if its requests are recorded whole.
+    pub is_detailed: bool,
     /// Limits of the key.
     pub limits: Limits,
     /// APIs that the key may call, in the order of their ids; empty for a master key.
@@ -178,6 +180,9 @@ impl Session {
             org: text(value, "org_id").into(),
             expires: number(value.get("expires")),
             is_inactive: value.get("is_inactive") == Some(&Value::Bool(true)),
+            is_detailed: ["enable_detailed_recording", "enable_detail_recording"]
+                .iter()
+                .any(|field| value.get(*field) == Some(&Value::Bool(true))),
             limits: Limits::of(value),
             rights: rights.into(),
             password: basic
