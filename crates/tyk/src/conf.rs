@@ -211,7 +211,9 @@ fn messages(value: &Value) -> Result<Value, String> {
         let name = match id.as_str() {
             "auth.auth_field_missing" | "auth.key_not_found" => id.trim_start_matches("auth."),
             _ => {
-                return Err(format!("{field}: only auth.auth_field_missing and auth.key_not_found can have other words"));
+                return Err(format!(
+                    "{field}: only auth.auth_field_missing and auth.key_not_found can have other words"
+                ));
             }
         };
         let code = entry["code"].as_u64().unwrap_or_default();

@@ -1,11 +1,11 @@
 //! proxy-cache: what is kept, for whom and for how long.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Gateway, LIMIT, Origin, RawClient, Reload, Response, wait_until};
+use crate::harness::{Answer, Gateway, LIMIT, Origin, RawClient, Reload, Response, Start, wait_until};
 
 /// An origin whose answers have these fields, and a number as their body.
 fn counting(fields: &'static str) -> Origin {
@@ -314,4 +314,135 @@ fn an_answer_that_breaks_off_is_not_kept() {
     let again = gateway.get("/");
     assert_eq!((again.text(), again.field("apisix-cache-status")), ("0123456789".into(), Some("MISS")));
     assert_eq!(gateway.get("/").field("apisix-cache-status"), Some("HIT"));
+}
+
+#[test]
+fn an_answer_that_is_too_old_stands_in_for_a_failure() {
+    // Paths that end with a number are answered with that status once the switch is on.
+    let (fails, fields) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(String::new())));
+    let (switch, told) = (Arc::clone(&fails), Arc::clone(&fields));
+    let origin = Origin::answering(move |_| match switch.load(SeqCst) {
+        0 => {
+            let fields = told.lock().expect("fields").clone();
+            Answer::keep(format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/good\r\nLink: a\r\nLink: b\r\nContent-Length: 4\r\n{fields}\r\ngood"
+            ))
+        }
+        status => Answer::keep(format!(
+            "HTTP/1.1 {status} S\r\nContent-Type: text/bad\r\nRetry-After: 9\r\nContent-Length: 3\r\n\r\nbad"
+        )),
+    });
+    let cors = json!({ "cors": { "allow_origins": "http://shop.test" } });
+    let start = |conf: Value| {
+        let mut rules = rules(&origin.node(), conf);
+        rules["routes"][0]["plugins"]["cors"] = cors["cors"].clone();
+        Gateway::start(rules)
+    };
+    let of = |gateway: &Gateway| {
+        let (response, status) = ask(&mut gateway.client(), "GET", "/", "Origin: http://shop.test\r\n");
+        (response.status, response.text(), status)
+    };
+    let good = |status: &str| (200, "good".to_owned(), status.to_owned());
+    let until_old = |gateway: &Gateway| {
+        fails.store(0, SeqCst);
+        assert_eq!(of(gateway), good("MISS"));
+        fails.store(503, SeqCst);
+        // As long as it is fresh it is given as it is.
+        wait_until("an old answer", LIMIT, || Some(of(gateway)).filter(|(_, _, status)| status != "HIT"))
+    };
+    let gateway = start(json!({ "cache_ttl": 1, "stale_if_error": 60 }));
+    assert_eq!(until_old(&gateway), good("STALE"));
+    for status in [500, 502, 504] {
+        fails.store(status, SeqCst);
+        assert_eq!(of(&gateway), good("STALE"), "{status}");
+    }
+    let (response, _) = ask(&mut gateway.client(), "GET", "/", "Origin: http://shop.test\r\n");
+    assert_eq!((response.field("content-type"), response.field("retry-after")), (Some("text/good"), None));
+    assert_eq!(response.fields.all("link"), ["a", "b"]);
+    assert_eq!(response.field("access-control-allow-origin"), Some("http://shop.test"));
+    assert!(response.field("age").is_some_and(|age| age.parse::<u32>().is_ok_and(|age| age >= 1)), "{response:?}");
+    // Another status is the upstream's word, and a good answer takes the place of the old one.
+    fails.store(404, SeqCst);
+    assert_eq!((of(&gateway).0, of(&gateway).1), (404, "bad".to_owned()));
+    assert_eq!(until_old(&start(json!({ "cache_ttl": 1 }))).0, 503, "it is asked for");
+    // With cache_control the word of the answer counts.
+    for (control, expected) in
+        [("max-age=1", "STALE"), ("max-age=1, stale-if-error=0", "EXPIRED"), ("max-age=1, must-revalidate", "EXPIRED")]
+    {
+        *fields.lock().expect("fields") = format!("Cache-Control: {control}\r\n");
+        let gateway = start(json!({ "cache_control": true, "stale_if_error": 60 }));
+        assert_eq!(until_old(&gateway).2, expected, "{control}");
+    }
+    // A refusal of the gateway's own is none of the upstream's failures.
+    fields.lock().expect("fields").clear();
+    let mut limited = rules(&origin.node(), json!({ "cache_ttl": 1, "stale_if_error": 60 }));
+    limited["routes"][0]["plugins"]["limit-count"] =
+        json!({ "count": 1, "time_window": 3600, "rejected_code": 503, "rejected_msg": "no more" });
+    let (status, text, _) = until_old(&Gateway::start(limited));
+    assert_eq!((status, text.contains("no more")), (503, true), "{text}");
+    // A node that is away.
+    fields.lock().expect("fields").clear();
+    let gateway = start(json!({ "cache_ttl": 1, "stale_if_error": 60 }));
+    until_old(&gateway);
+    origin.die();
+    assert_eq!(of(&gateway), good("STALE"));
+}
+
+#[test]
+fn one_request_fetches_and_others_wait_for_it() {
+    // The first answers wait until they are let go.
+    let (asked, gone) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counted, let_go) = (Arc::clone(&asked), Arc::clone(&gone));
+    let origin = Origin::answering(move |request| {
+        counted.fetch_add(1, SeqCst);
+        wait_until("the test", LIMIT, || (let_go.load(SeqCst) > 0).then_some(()));
+        let control = if request.target == "/private" { "Cache-Control: no-store\r\n" } else { "" };
+        Answer::keep(format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n{control}\r\ntext"))
+    });
+    let locked = rules(&origin.node(), json!({ "cache_ttl": 60, "cache_lock": true, "cache_lock_timeout": 10 }));
+    let gateway = Start::new(locked).workers(2).start();
+    let crowd = |path: &'static str, expected: usize| {
+        asked.store(0, SeqCst);
+        gone.store(0, SeqCst);
+        let states = std::thread::scope(|scope| {
+            let one = || {
+                let (response, status) = ask(&mut gateway.client(), "GET", path, "");
+                assert_eq!((response.status, response.text().as_str()), (200, "text"), "{response:?}");
+                status
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+            gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "writing")], 8.0);
+            gone.store(1, SeqCst);
+            threads.into_iter().map(|thread| thread.join().expect("an answer")).collect::<Vec<_>>()
+        });
+        assert_eq!(asked.load(SeqCst), expected, "{path}: {states:?}");
+        assert_eq!(states.iter().filter(|status| *status == "HIT").count(), 8 - expected, "{states:?}");
+    };
+    crowd("/shared", 1);
+    // An answer that is not kept is nobody else's.
+    crowd("/private", 8);
+    // A client that goes away leaves nobody waiting for what it would have fetched.
+    asked.store(0, SeqCst);
+    gone.store(0, SeqCst);
+    let mut first = gateway.client();
+    first.send("GET /left HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    wait_until("the first at the origin", LIMIT, || (asked.load(SeqCst) == 1).then_some(()));
+    let mut second = gateway.client();
+    second.send("GET /left HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "writing")], 2.0);
+    first.reset();
+    wait_until("the second at the origin", LIMIT / 4, || (asked.load(SeqCst) == 2).then_some(()));
+    gone.store(1, SeqCst);
+    assert_eq!(second.response().status, 200);
+    // A fetch that takes longer than others wait.
+    gone.store(0, SeqCst);
+    asked.store(0, SeqCst);
+    let hasty = rules(&origin.node(), json!({ "cache_lock": true, "cache_lock_timeout": 1 }));
+    assert_eq!(gateway.reload(hasty), Reload::Applied);
+    std::thread::scope(|scope| {
+        let answers = [(); 2].map(|()| scope.spawn(|| ask(&mut gateway.client(), "GET", "/slow", "").0.status));
+        wait_until("both at the origin", LIMIT, || (asked.load(SeqCst) == 2).then_some(()));
+        gone.store(1, SeqCst);
+        assert_eq!(answers.map(|thread| thread.join().expect("an answer")), [200, 200]);
+    });
 }

@@ -17,6 +17,8 @@ pub(crate) struct Directives {
     pub(crate) max_stale: Option<u64>,
     /// Seconds.
     pub(crate) min_fresh: Option<u64>,
+    /// Seconds (RFC 5861 section 4).
+    pub(crate) stale_if_error: Option<u64>,
 }
 
 impl Directives {
@@ -59,6 +61,8 @@ impl Directives {
             self.max_stale = Some(argument.map_or(u64::MAX, |argument| self::seconds(argument).unwrap_or(0)));
         } else if is("min-fresh") {
             self.min_fresh = self.min_fresh.or_else(seconds);
+        } else if is("stale-if-error") {
+            self.stale_if_error = self.stale_if_error.or_else(seconds);
         }
     }
 }
@@ -124,6 +128,7 @@ mod tests {
             ("private=\"a, no-store\", no-cache", Directives { private: true, no_cache: true, ..none }),
             ("NO-STORE,, public", Directives { no_store: true, public: true, ..none }),
             ("max-stale, min-fresh=1", Directives { max_stale: Some(u64::MAX), min_fresh: Some(1), ..none }),
+            ("stale-if-error=9", Directives { stale_if_error: Some(9), ..none }),
             ("max-stale=x", Directives { max_stale: Some(0), ..none }),
             ("only-if-cached, proxy-revalidate", Directives { only_if_cached: true, must_revalidate: true, ..none }),
             ("xno-store", none),

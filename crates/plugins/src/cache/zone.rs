@@ -14,6 +14,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Semaphore;
+
 /// Most variants of one key; the oldest makes room.
 const VARIANTS: usize = 64;
 /// Bytes that the tables take for each response, about.
@@ -35,6 +37,8 @@ pub(crate) struct Stored {
     pub(crate) age_ms: u64,
     /// Milliseconds for which the response is fresh, its first age included.
     pub(crate) lifetime_ms: u64,
+    /// Milliseconds behind its lifetime for which the response may stand in for one that fails (RFC 5861 section 4).
+    pub(crate) stale_if_error_ms: u64,
     /// True since the last round of evictions.
     is_used: AtomicBool,
 }
@@ -42,7 +46,8 @@ pub(crate) struct Stored {
 impl Stored {
     pub(crate) fn new(status: u16, at_ms: u64, age_ms: u64, lifetime_ms: u64) -> Self {
         let (fields, body) = (Vec::new(), Box::default());
-        Self { status, fields, body, at_ms, age_ms, lifetime_ms, is_used: AtomicBool::new(false) }
+        let is_used = AtomicBool::new(false);
+        Self { status, fields, body, at_ms, age_ms, lifetime_ms, stale_if_error_ms: 0, is_used }
     }
 
     /// Milliseconds since the response was made (RFC 9111 section 4.2.3).
@@ -62,6 +67,33 @@ pub(crate) struct Zone {
     tables: Mutex<Tables>,
     /// Bytes of bodies that are being collected.
     collected: AtomicUsize,
+    /// Keys whose responses are being fetched, each with what others wait for: it is closed at the end.
+    fetches: Mutex<HashMap<Box<[u8]>, Arc<Semaphore>>>,
+}
+
+/// A fetch of the response for a key, for which others wait until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Fetching {
+    zone: Arc<Zone>,
+    key: Box<[u8]>,
+    waited: Arc<Semaphore>,
+}
+
+impl Fetching {
+    /// Ends the waiting of others. A second time does nothing.
+    pub(crate) fn end(&self) {
+        if self.waited.is_closed() {
+            return;
+        }
+        self.zone.fetches.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.waited.close();
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// A body that is being collected for a zone. All of them together take no more than the zone.
@@ -142,7 +174,21 @@ impl fmt::Debug for Zone {
 impl Zone {
     /// A zone with room for so many bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, tables: Mutex::default(), collected: AtomicUsize::new(0) }
+        Self { max_bytes, tables: Mutex::default(), collected: AtomicUsize::new(0), fetches: Mutex::default() }
+    }
+
+    /// Begins to fetch the response for a key.
+    ///
+    /// # Errors
+    /// Somebody else does already: what is waited for, which is closed at the end.
+    pub(crate) fn fetch(self: &Arc<Self>, key: &[u8]) -> Result<Fetching, Arc<Semaphore>> {
+        let mut fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = fetches.get(key) {
+            return Err(Arc::clone(other));
+        }
+        let waited = Arc::new(Semaphore::new(0));
+        fetches.insert(key.into(), Arc::clone(&waited));
+        Ok(Fetching { zone: Arc::clone(self), key: key.into(), waited })
     }
 
     /// The stored response for a key and the values of the fields that choose among variants, which `values` appends for the
@@ -302,6 +348,16 @@ mod tests {
         assert_eq!((body(&zone, "k", "x"), body(&zone, "k", "99").as_deref()), (None, Some("many")));
         assert!(zone.purge(b"k") && !zone.purge(b"k"));
         assert_eq!((body(&zone, "k", "99"), zone.lock().bytes), (None, 0));
+    }
+
+    #[test]
+    fn one_fetches_and_others_wait_for_the_end() {
+        let zone = std::sync::Arc::new(Zone::new(1000));
+        let fetching = zone.fetch(b"k").expect("the first");
+        let waiting = zone.fetch(b"k").expect_err("the second waits");
+        assert!(zone.fetch(b"other").is_ok() && !waiting.is_closed());
+        drop(fetching);
+        assert!(waiting.is_closed() && zone.fetch(b"k").is_ok());
     }
 
     #[test]

@@ -4,21 +4,23 @@ mod content;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::{Template, Value, Variable};
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Origin, PerRequest, Phases, Plugin, Request, RequestCx,
-    ResponseCx,
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, LogCx, Origin, PerRequest, Phases,
+    Plugin, Request, RequestCx, ResponseCx, Side,
 };
 use weir_wire::name::FieldName;
 
 use crate::cache::directives::{Directives, Parts};
 use crate::cache::freshness::Lifetime;
-use crate::cache::zone::{Collected, Stored, Zone};
+use crate::cache::zone::{Collected, Fetching, Stored, Zone};
 
 /// Room of a zone for which `plugin_metadata` has no size: that of APISIX's `memory_cache`.
 const ZONE_BYTES: usize = 50 << 20;
@@ -62,6 +64,17 @@ pub(crate) struct Conf {
     /// Seconds for which answers are kept without `cache_control`.
     #[schemars(range(min = 1))]
     cache_ttl: u64,
+    /// Seconds for which an answer that is too old stands in for one that fails: the upstream cannot be reached, does not
+    /// answer in time, or answers with 500, 502, 503 or 504. With `cache_control` a `stale-if-error` of the answer counts in its
+    /// place, and `must-revalidate` forbids it. An extension.
+    #[schemars(range(max = 31536000))]
+    stale_if_error: u64,
+    /// Lets one request fetch an answer that is not kept, and others with the same key wait for it. An extension, as nginx's
+    /// `proxy_cache_lock`.
+    cache_lock: bool,
+    /// Seconds that a request waits for the answer of another; then it goes to the upstream itself.
+    #[schemars(range(min = 1, max = 60))]
+    cache_lock_timeout: u64,
     /// Keeps the answers of consumers apart, unless the key has one's name, group or credential in it.
     consumer_isolation: bool,
     /// Keeps answers with `Set-Cookie` as well.
@@ -84,6 +97,9 @@ impl Default for Conf {
             cache_bypass: None,
             no_cache: None,
             cache_ttl: 300,
+            stale_if_error: 0,
+            cache_lock: false,
+            cache_lock_timeout: 5,
             consumer_isolation: true,
             cache_set_cookie: false,
             max_resp_body_size: 64 << 20,
@@ -134,10 +150,11 @@ struct Metadata {
 impl Define for ProxyCache {
     const NAME: &'static str = "proxy-cache";
     const PRIORITY: i32 = 1085;
-    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY);
+    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "\
 Keeps answers of the upstream and gives them to further requests with the same key. The field `Apisix-Cache-Status` tells \
-what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request) or `BYPASS`. An answer out of the cache \
+what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request, or given in place of a failure by \
+`stale_if_error`) or `BYPASS`. An answer out of the cache \
 has an `Age`, and is a 304 where the client's `If-None-Match` names its `ETag`.
 
 Answers with `Cache-Control: private`, `no-store` or `no-cache`, with `Vary: *` or with `Set-Cookie` are not kept, and neither \
@@ -208,6 +225,9 @@ cache_ttl: 60
                 bypass,
                 no_cache,
                 ttl_ms: conf.cache_ttl * 1000,
+                stale_if_error: conf.stale_if_error,
+                lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
+                waiting: PerRequest::new(),
                 keeps_cookies: conf.cache_set_cookie,
                 longest: conf.max_resp_body_size,
                 names: Names::default(),
@@ -236,6 +256,8 @@ struct Names {
     vary: FieldName,
     authorization: FieldName,
     if_none_match: FieldName,
+    /// Those that speak of one answer's content.
+    of_content: [FieldName; 14],
 }
 
 impl Default for Names {
@@ -250,6 +272,23 @@ impl Default for Names {
             vary: name("Vary"),
             authorization: name("Authorization"),
             if_none_match: name("If-None-Match"),
+            of_content: [
+                "Content-Type",
+                "Content-Encoding",
+                "Content-Language",
+                "Content-Location",
+                "Content-Range",
+                "Content-Disposition",
+                "Accept-Ranges",
+                "ETag",
+                "Last-Modified",
+                "Cache-Control",
+                "Expires",
+                "Location",
+                "Retry-After",
+                "Vary",
+            ]
+            .map(name),
         }
     }
 }
@@ -273,6 +312,12 @@ pub(crate) struct Caching {
     bypass: Option<Box<[Template]>>,
     no_cache: Option<Box<[Template]>>,
     ttl_ms: u64,
+    /// Seconds.
+    stale_if_error: u64,
+    /// Longest time that a request waits for the answer of another; `None`: each fetches its own.
+    lock: Option<Duration>,
+    /// The end of a fetch that a request waits for.
+    waiting: PerRequest<Arc<Semaphore>>,
     keeps_cookies: bool,
     longest: usize,
     names: Names,
@@ -285,6 +330,10 @@ struct Pending {
     key: Vec<u8>,
     /// True if the request changes something at the upstream.
     changes: bool,
+    /// The answer that stands in for one that fails.
+    stale: Option<Arc<Stored>>,
+    /// Keeps others waiting.
+    fetching: Option<Fetching>,
     answer: Option<PendingAnswer>,
 }
 
@@ -298,7 +347,56 @@ struct PendingAnswer {
 }
 
 impl Plugin for Caching {
+    fn phases(&self, declared: Phases) -> Phases {
+        if self.lock.is_some() { declared } else { declared.without(Phases::LOG) }
+    }
+
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        self.look(cx, self.lock.is_some())
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            if let (Some(waiting), Some(limit)) = (self.waiting.take(cx), self.lock) {
+                // It is never given: it is closed when the other has its answer, or has none.
+                let _ = weir_runtime::timeout(limit, waiting.acquire()).await;
+            }
+            self.look(cx, false)
+        })
+    }
+
+    fn log(&self, cx: &LogCx<'_>) {
+        // An exchange that was cut off leaves nobody waiting.
+        self.pending.get(cx).and_then(|pending| pending.fetching.as_ref()).iter().for_each(|fetching| fetching.end());
+    }
+
+    fn wait_limit(&self) -> Option<Duration> {
+        Some(self.lock? + Duration::from_secs(1))
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        self.on_response(cx)
+    }
+
+    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
+        let Some(pending) = self.pending.get_mut(cx) else { return Flow::Continue };
+        let Some(answer) = &mut pending.answer else { return Flow::Continue };
+        if !answer.body.add(piece, self.longest) {
+            (pending.answer, pending.fetching) = (None, None);
+            return Flow::Continue;
+        }
+        if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
+            stored.body = body.take();
+            self.zone.store(&pending.key, vary, &values, stored);
+            pending.fetching = None;
+        }
+        Flow::Continue
+    }
+}
+
+impl Caching {
+    /// Answers a request with what is kept, or lets it pass to the upstream; `may_wait` for another that fetches the answer.
+    fn look(&self, cx: &mut RequestCx<'_>, may_wait: bool) -> Flow {
         let method = cx.request().method_bytes();
         if method == b"PURGE" {
             let has_purged = [false, true].map(|posts| self.zone.purge(&self.key_of(cx, posts)));
@@ -308,7 +406,7 @@ impl Plugin for Caching {
             let changes = matches!(method, b"POST" | b"PUT" | b"PATCH" | b"DELETE");
             if changes {
                 let key = self.key_of(cx, false);
-                self.pending.put(cx, Pending { key, changes, answer: None });
+                self.pending.put(cx, Pending { key, changes, stale: None, fetching: None, answer: None });
             }
             return self.pass(cx, b"MISS");
         }
@@ -320,9 +418,9 @@ impl Plugin for Caching {
         let (posts, is_head) = (method == b"POST", method == b"HEAD");
         let key = self.key_of(cx, posts);
         let found = self.zone.find(&key, |names, out| values_of(request, names, out));
-        let state = match found {
-            Some(stored) => match self.state(&stored, &asked, cx.now_ms()) {
-                None => return self.answer(cx, &stored),
+        let state = match &found {
+            Some(stored) => match self.state(stored, &asked, cx.now_ms()) {
+                None => return self.answer(cx, stored),
                 Some(state) => state,
             },
             None if self.obeys && asked.only_if_cached => {
@@ -332,12 +430,26 @@ impl Plugin for Caching {
             None => b"MISS",
         };
         if !is_head {
-            self.pending.put(cx, Pending { key, changes: false, answer: None });
+            let now_ms = cx.now_ms();
+            let may_stand_in = |stored: &Arc<Stored>| {
+                stored.age_ms(now_ms).saturating_sub(stored.lifetime_ms) <= stored.stale_if_error_ms
+                    && stored.stale_if_error_ms > 0
+            };
+            let stale = found.filter(may_stand_in);
+            let fetching = match self.lock.map(|_| self.zone.fetch(&key)) {
+                Some(Err(waiting)) if may_wait => {
+                    self.waiting.put(cx, waiting);
+                    return Flow::Suspend;
+                }
+                Some(Ok(fetching)) => Some(fetching),
+                _ => None,
+            };
+            self.pending.put(cx, Pending { key, changes: false, stale, fetching, answer: None });
         }
         self.pass(cx, state)
     }
 
-    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+    fn on_response(&self, cx: &mut ResponseCx<'_>) -> Flow {
         let status = cx.status();
         let is_upstreams = cx.response().origin == Origin::Upstream;
         let Some(pending) = self.pending.get(cx) else {
@@ -350,10 +462,24 @@ impl Plugin for Caching {
             }
             return Flow::Continue;
         }
+        // A failure that is not the upstream's may be a refusal.
+        let has_failed = match cx.response().origin {
+            Origin::Failed(failure) => failure.side == Side::Upstream,
+            origin => origin == Origin::Upstream && matches!(status, 500 | 502..=504),
+        };
+        if has_failed && let Some(stale) = pending.stale.clone() {
+            self.stand_in(cx, &stale);
+            self.pending.take(cx);
+            self.hide(cx);
+            return Flow::Continue;
+        }
         let answer = if is_upstreams { self.answer_to_keep(cx) } else { None };
         let keeps = answer.is_some();
         if let Some(pending) = self.pending.get_mut(cx) {
             pending.answer = answer;
+            if !keeps {
+                pending.fetching = None;
+            }
         }
         if keeps {
             cx.filter_body(false);
@@ -362,22 +488,6 @@ impl Plugin for Caching {
         Flow::Continue
     }
 
-    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
-        let Some(pending) = self.pending.get_mut(cx) else { return Flow::Continue };
-        let Some(answer) = &mut pending.answer else { return Flow::Continue };
-        if !answer.body.add(piece, self.longest) {
-            pending.answer = None;
-            return Flow::Continue;
-        }
-        if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
-            stored.body = body.take();
-            self.zone.store(&pending.key, vary, &values, stored);
-        }
-        Flow::Continue
-    }
-}
-
-impl Caching {
     /// The key of a request; those of `POST` are kept apart from the others.
     fn key_of(&self, cx: &RequestCx<'_>, posts: bool) -> Vec<u8> {
         let mut key = Vec::with_capacity(128);
@@ -447,6 +557,26 @@ impl Caching {
         if is_known { reply.done() } else { reply.body(&stored.body).done() }
     }
 
+    /// Puts an answer that is too old in the place of one that failed. Fields that plugins have added stay.
+    fn stand_in(&self, cx: &mut ResponseCx<'_>, stored: &Stored) {
+        let age = stored.age_ms(cx.view().now() / 1000) / 1000;
+        cx.set_status(stored.status);
+        for name in &self.names.of_content {
+            cx.remove_field(name);
+        }
+        let response = cx.response_mut();
+        let (fields, base) = (&mut response.head.fields, response.buffer.bytes());
+        let is_absent: Vec<bool> = stored.fields.iter().map(|(name, _)| fields.get_str(base, name).is_none()).collect();
+        for ((name, value), _) in stored.fields.iter().zip(is_absent).filter(|(_, is_absent)| *is_absent) {
+            fields.add(name, value);
+        }
+        let mut text = Vec::new();
+        weir_wire::push_number(&mut text, age);
+        cx.set_field(&self.names.age, &text);
+        cx.set_field(&self.names.status, b"STALE");
+        cx.replace_body(&stored.body);
+    }
+
     /// An answer of the upstream, without its body, where it may be kept.
     fn answer_to_keep(&self, cx: &ResponseCx<'_>) -> Option<PendingAnswer> {
         let response = cx.response();
@@ -491,6 +621,12 @@ impl Caching {
         // The age counts against the lifetime that the answer tells, and not against one of the configuration.
         let age_ms = age.filter(|_| self.obeys).unwrap_or(0).saturating_mul(1000);
         let mut stored = Stored::new(cx.status(), cx.view().now() / 1000, age_ms, lifetime_ms);
+        let stale = match self.obeys {
+            true if directives.must_revalidate => 0,
+            true => directives.stale_if_error.unwrap_or(self.stale_if_error),
+            false => self.stale_if_error,
+        };
+        stored.stale_if_error_ms = stale.saturating_mul(1000);
         for (name, value) in fields.iter(base) {
             if is_kept(name) {
                 stored.fields.push((name.into(), value.into()));

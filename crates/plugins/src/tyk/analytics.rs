@@ -21,8 +21,8 @@ use weir_wire::name::FieldName;
 
 use super::shared::{self, Known, ListenPath};
 use crate::observe;
-use crate::security::address_set::AddressSet;
 use crate::observe::body::Capture;
+use crate::security::address_set::AddressSet;
 use detail::Detail;
 use form::{Bson, Form, Msgpack};
 

@@ -54,12 +54,7 @@ fn response(x: View<'_>, body: &[u8]) -> Vec<u8> {
 }
 
 /// Fields, and the body with its length: it is recorded without chunks.
-fn push_rest<'f>(
-    fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
-    body: &[u8],
-    has_length: bool,
-    out: &mut Vec<u8>,
-) {
+fn push_rest<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])>, body: &[u8], has_length: bool, out: &mut Vec<u8>) {
     const FRAMING: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
     for (name, value) in fields.filter(|(name, _)| !FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing))) {
         out.extend_from_slice(name);
