@@ -22,7 +22,6 @@ pub struct Consumer {
 
 #[derive(Debug)]
 struct Rest {
-    custom_id: Option<Box<str>>,
     labels: Box<[(Box<str>, Box<str>)]>,
     credentials: Box<[Named]>,
 }
@@ -36,15 +35,14 @@ impl Consumer {
         labels: Box<[(Box<str>, Box<str>)]>,
         credentials: Box<[Named]>,
     ) -> Self {
-        let custom_id = labels.iter().find(|(name, _)| &**name == "custom_id").map(|(_, value)| value.clone());
-        let rest = (!labels.is_empty() || !credentials.is_empty()).then_some(Rest { custom_id, labels, credentials });
+        let rest = (!labels.is_empty() || !credentials.is_empty()).then_some(Rest { labels, credentials });
         Self { name, group_id, more: rest.map(Box::new) }
     }
 
     /// Its label `custom_id`, sent as `X-Consumer-Custom-ID`.
     #[must_use]
     pub fn custom_id(&self) -> Option<&str> {
-        self.more.as_ref()?.custom_id.as_deref()
+        self.label("custom_id")
     }
 
     /// Its labels, by name in the order of names.

@@ -14,6 +14,27 @@ use crate::service::Service;
 /// Length of what stands before a message: a flag for compression, and the length of the message in four bytes.
 const PREFIX: usize = 5;
 
+/// A message behind its length; `None` for one of 4 GiB or more.
+pub fn frame(write: impl FnOnce(&mut Vec<u8>)) -> Option<Vec<u8>> {
+    let mut framed = vec![0; PREFIX];
+    write(&mut framed);
+    let length = u32::try_from(framed.len() - PREFIX).ok()?;
+    framed.get_mut(1..PREFIX)?.copy_from_slice(&length.to_be_bytes());
+    Some(framed)
+}
+
+/// The only message of a body.
+///
+/// # Errors
+/// The body is anything else.
+pub fn only_message(body: &[u8]) -> Result<&[u8], &'static str> {
+    match body.split_first_chunk::<PREFIX>() {
+        Some(([0, length @ ..], message)) if u32::from_be_bytes(*length) as usize == message.len() => Ok(message),
+        Some(([0, ..], _)) => Err("the answer is not one message"),
+        _ => Err("the answer is compressed, or no message"),
+    }
+}
+
 /// A method of a service, with what its calls send.
 #[derive(Debug)]
 pub struct GrpcMethod {
@@ -69,11 +90,7 @@ impl GrpcMethod {
     pub async fn call(&self, io: &dyn Io, message: &[u8]) -> Result<Vec<u8>, GrpcError> {
         let mut question = self.service.callout_to(Method::Post, self.path);
         question.add_field(&self.content_type, b"application/grpc");
-        let mut body = Vec::with_capacity(PREFIX + message.len());
-        let length = u32::try_from(message.len()).map_err(|_| GrpcError::Malformed("a message is too long"))?;
-        body.push(0);
-        body.extend_from_slice(&length.to_be_bytes());
-        body.extend_from_slice(message);
+        let body = frame(|out| out.extend_from_slice(message)).ok_or(GrpcError::Malformed("a message is too long"))?;
         question.set_body(&body);
         let answer = io.callout(question).await.map_err(GrpcError::Callout)?;
         self.message_of(&answer)
@@ -94,15 +111,7 @@ impl GrpcMethod {
             }
             None => return Err(GrpcError::Malformed("the answer has no grpc-status")),
         }
-        match answer.body().split_at_checked(PREFIX) {
-            Some(([0, length @ ..], message))
-                if length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)) == message.len() =>
-            {
-                Ok(message.to_vec())
-            }
-            Some(([0, ..], _)) => Err(GrpcError::Malformed("the answer is not one message")),
-            _ => Err(GrpcError::Malformed("the answer is compressed, or no message")),
-        }
+        only_message(answer.body()).map(<[u8]>::to_vec).map_err(GrpcError::Malformed)
     }
 }
 

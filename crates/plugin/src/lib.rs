@@ -26,7 +26,7 @@ mod definition;
 mod encoder;
 mod ending;
 mod exchange;
-mod grpc;
+pub mod grpc;
 pub mod host;
 mod lend;
 mod moment;

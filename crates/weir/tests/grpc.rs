@@ -20,12 +20,13 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start() -> Self {
-        let mut child = peer()
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start the service: run tools/install-test-deps");
+        Self::of(peer("grpc_peer.py").arg("serve"))
+    }
+
+    /// The service of a program that tells its port.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("start the service: run tools/install-test-deps");
         let mut port = String::new();
         let output = child.stdout.take().expect("its output");
         BufReader::new(output).read_line(&mut port).expect("its port");
@@ -40,9 +41,10 @@ impl Drop for Service {
     }
 }
 
-fn peer() -> Command {
+/// A program of `tests` on Debian's grpcio.
+pub(crate) fn peer(name: &str) -> Command {
     let mut command = Command::new("/usr/bin/python3");
-    command.arg("-I").arg(repository().join("tests/grpc_peer.py"));
+    command.arg("-I").arg(repository().join("tests").join(name));
     command
 }
 
@@ -52,7 +54,7 @@ fn run(case: &str, gateway: &Gateway) {
 }
 
 fn run_at(case: &str, target: &str) {
-    let output = peer().args([case, target]).output().expect("run the client");
+    let output = peer("grpc_peer.py").args([case, target]).output().expect("run the client");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.ends_with("ok\n"), "{case}: {out}\n{err}");
 }

@@ -51,6 +51,17 @@ pub enum Argument<'a> {
     Value(&'a [u8]),
 }
 
+impl<'a> Argument<'a> {
+    /// The value; empty without `=`.
+    #[must_use]
+    pub const fn text(self) -> &'a [u8] {
+        match self {
+            Self::Flag => b"",
+            Self::Value(value) => value,
+        }
+    }
+}
+
 /// Finds the first argument whose decoded name is `name`. `decoded` is the result of [`decode`] for the query, or the
 /// query itself if it is plain.
 pub fn find<'a>(query: &[u8], decoded: &'a [u8], name: &[u8]) -> Option<Argument<'a>> {

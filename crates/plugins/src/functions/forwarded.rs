@@ -191,10 +191,7 @@ fn query(cx: &RequestCx<'_>, own: &str) -> String {
     let mut pairs: Vec<(String, String)> = cx
         .request()
         .arguments()
-        .map(|(name, value)| match value {
-            weir_wire::query::Argument::Flag => (coded(name), String::new()),
-            weir_wire::query::Argument::Value(value) => (coded(name), coded(value)),
-        })
+        .map(|(name, value)| (coded(name), coded(value.text())))
         .filter(|(name, value)| !(name.is_empty() && value.is_empty()))
         .collect();
     // Those of the URI are encoded.

@@ -1,6 +1,7 @@
 //! `proxy-cache`: answers of upstreams are kept, and given to further requests.
 
 mod content;
+mod stale;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use weir_config::{Diagnostic, Node};
 use weir_expr::{Template, Value, Variable};
 use weir_plugin::{
     BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, LogCx, Origin, PerRequest, Phases,
-    Plugin, Request, RequestCx, ResponseCx, Side,
+    Plugin, Request, RequestCx, ResponseCx,
 };
 use weir_wire::name::FieldName;
 
@@ -257,7 +258,7 @@ struct Names {
     authorization: FieldName,
     if_none_match: FieldName,
     /// Those that speak of one answer's content.
-    of_content: [FieldName; 14],
+    of_content: [FieldName; stale::OF_CONTENT.len()],
 }
 
 impl Default for Names {
@@ -272,23 +273,7 @@ impl Default for Names {
             vary: name("Vary"),
             authorization: name("Authorization"),
             if_none_match: name("If-None-Match"),
-            of_content: [
-                "Content-Type",
-                "Content-Encoding",
-                "Content-Language",
-                "Content-Location",
-                "Content-Range",
-                "Content-Disposition",
-                "Accept-Ranges",
-                "ETag",
-                "Last-Modified",
-                "Cache-Control",
-                "Expires",
-                "Location",
-                "Retry-After",
-                "Vary",
-            ]
-            .map(name),
+            of_content: stale::OF_CONTENT.map(name),
         }
     }
 }
@@ -358,7 +343,7 @@ impl Plugin for Caching {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let (Some(waiting), Some(limit)) = (self.waiting.take(cx), self.lock) {
-                // It is never given: it is closed when the other has its answer, or has none.
+                // A permit is never given: the semaphore is closed when the other has its answer, or has none.
                 let _ = weir_runtime::timeout(limit, waiting.acquire()).await;
             }
             self.look(cx, false)
@@ -375,7 +360,39 @@ impl Plugin for Caching {
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
-        self.on_response(cx)
+        let status = cx.status();
+        let is_upstreams = cx.response().origin == Origin::Upstream;
+        let Some(pending) = self.pending.get(cx) else {
+            self.hide(cx);
+            return Flow::Continue;
+        };
+        if pending.changes {
+            if is_upstreams && status < 400 {
+                self.zone.purge(&pending.key);
+            }
+            return Flow::Continue;
+        }
+        if stale::has_failed(cx)
+            && let Some(stale) = pending.stale.clone()
+        {
+            self.stand_in(cx, &stale);
+            self.pending.take(cx);
+            self.hide(cx);
+            return Flow::Continue;
+        }
+        let answer = if is_upstreams { self.answer_to_keep(cx) } else { None };
+        let keeps = answer.is_some();
+        if let Some(pending) = self.pending.get_mut(cx) {
+            pending.answer = answer;
+            if !keeps {
+                pending.fetching = None;
+            }
+        }
+        if keeps {
+            cx.filter_body(false);
+        }
+        self.hide(cx);
+        Flow::Continue
     }
 
     fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
@@ -431,11 +448,7 @@ impl Caching {
         };
         if !is_head {
             let now_ms = cx.now_ms();
-            let may_stand_in = |stored: &Arc<Stored>| {
-                stored.age_ms(now_ms).saturating_sub(stored.lifetime_ms) <= stored.stale_if_error_ms
-                    && stored.stale_if_error_ms > 0
-            };
-            let stale = found.filter(may_stand_in);
+            let stale = found.filter(|stored| stale::may_stand_in(stored, now_ms));
             let fetching = match self.lock.map(|_| self.zone.fetch(&key)) {
                 Some(Err(waiting)) if may_wait => {
                     self.waiting.put(cx, waiting);
@@ -447,45 +460,6 @@ impl Caching {
             self.pending.put(cx, Pending { key, changes: false, stale, fetching, answer: None });
         }
         self.pass(cx, state)
-    }
-
-    fn on_response(&self, cx: &mut ResponseCx<'_>) -> Flow {
-        let status = cx.status();
-        let is_upstreams = cx.response().origin == Origin::Upstream;
-        let Some(pending) = self.pending.get(cx) else {
-            self.hide(cx);
-            return Flow::Continue;
-        };
-        if pending.changes {
-            if is_upstreams && status < 400 {
-                self.zone.purge(&pending.key);
-            }
-            return Flow::Continue;
-        }
-        // A failure that is not the upstream's may be a refusal.
-        let has_failed = match cx.response().origin {
-            Origin::Failed(failure) => failure.side == Side::Upstream,
-            origin => origin == Origin::Upstream && matches!(status, 500 | 502..=504),
-        };
-        if has_failed && let Some(stale) = pending.stale.clone() {
-            self.stand_in(cx, &stale);
-            self.pending.take(cx);
-            self.hide(cx);
-            return Flow::Continue;
-        }
-        let answer = if is_upstreams { self.answer_to_keep(cx) } else { None };
-        let keeps = answer.is_some();
-        if let Some(pending) = self.pending.get_mut(cx) {
-            pending.answer = answer;
-            if !keeps {
-                pending.fetching = None;
-            }
-        }
-        if keeps {
-            cx.filter_body(false);
-        }
-        self.hide(cx);
-        Flow::Continue
     }
 
     /// The key of a request; those of `POST` are kept apart from the others.
@@ -557,26 +531,6 @@ impl Caching {
         if is_known { reply.done() } else { reply.body(&stored.body).done() }
     }
 
-    /// Puts an answer that is too old in the place of one that failed. Fields that plugins have added stay.
-    fn stand_in(&self, cx: &mut ResponseCx<'_>, stored: &Stored) {
-        let age = stored.age_ms(cx.view().now() / 1000) / 1000;
-        cx.set_status(stored.status);
-        for name in &self.names.of_content {
-            cx.remove_field(name);
-        }
-        let response = cx.response_mut();
-        let (fields, base) = (&mut response.head.fields, response.buffer.bytes());
-        let is_absent: Vec<bool> = stored.fields.iter().map(|(name, _)| fields.get_str(base, name).is_none()).collect();
-        for ((name, value), _) in stored.fields.iter().zip(is_absent).filter(|(_, is_absent)| *is_absent) {
-            fields.add(name, value);
-        }
-        let mut text = Vec::new();
-        weir_wire::push_number(&mut text, age);
-        cx.set_field(&self.names.age, &text);
-        cx.set_field(&self.names.status, b"STALE");
-        cx.replace_body(&stored.body);
-    }
-
     /// An answer of the upstream, without its body, where it may be kept.
     fn answer_to_keep(&self, cx: &ResponseCx<'_>) -> Option<PendingAnswer> {
         let response = cx.response();
@@ -621,12 +575,7 @@ impl Caching {
         // The age counts against the lifetime that the answer tells, and not against one of the configuration.
         let age_ms = age.filter(|_| self.obeys).unwrap_or(0).saturating_mul(1000);
         let mut stored = Stored::new(cx.status(), cx.view().now() / 1000, age_ms, lifetime_ms);
-        let stale = match self.obeys {
-            true if directives.must_revalidate => 0,
-            true => directives.stale_if_error.unwrap_or(self.stale_if_error),
-            false => self.stale_if_error,
-        };
-        stored.stale_if_error_ms = stale.saturating_mul(1000);
+        stored.stale_if_error_ms = self.stale_if_error_ms(&directives);
         for (name, value) in fields.iter(base) {
             if is_kept(name) {
                 stored.fields.push((name.into(), value.into()));

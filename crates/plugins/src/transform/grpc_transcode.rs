@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Tree};
 use weir_config::Id;
 use weir_config::prost_reflect::prost::Message;
 use weir_config::prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
+use weir_plugin::grpc;
 use weir_plugin::{
     BodyCx, BuildCx, CompileCx, Compiled, Define, Failure, Flow, Invalid, Origin, PerRequest, Phases, Plugin, Request,
     RequestCx, ResponseCx,
@@ -302,14 +303,11 @@ impl Transcoder {
             binding.put_path(request.encoded_path(), &mut tree);
         }
         let message = message::read(&self.input, &tree).map_err(|misfit| (400, misfit.to_string()))?;
-        let mut frame = vec![0; PREFIX];
-        // The room grows as it is needed.
-        let _ = message.encode(&mut frame);
-        let len = u32::try_from(frame.len() - PREFIX).map_err(|_| (413, "the message is too long".to_owned()))?;
-        if let Some(field) = frame.get_mut(1..PREFIX) {
-            field.copy_from_slice(&len.to_be_bytes());
-        }
-        Ok(frame)
+        let framed = grpc::frame(|out| {
+            // The room grows as it is needed.
+            let _ = message.encode(out);
+        });
+        framed.ok_or_else(|| (413, "the message is too long".to_owned()))
     }
 
     /// The body of a request as a tree.
@@ -338,12 +336,8 @@ impl Transcoder {
         if code != 0 {
             return self.error(cx, code, chunk);
         }
-        let Some((prefix, content)) = chunk.split_first_chunk::<PREFIX>() else { return Err(NO_MESSAGE) };
         // The request does not allow compressed messages.
-        let [0, len @ ..] = prefix else { return Err(NO_MESSAGE) };
-        if u32::from_be_bytes(*len) as usize != content.len() {
-            return Err(NO_MESSAGE);
-        }
+        let content = grpc::only_message(chunk).map_err(|_| NO_MESSAGE)?;
         let message = DynamicMessage::decode(self.output.clone(), content).map_err(|_| NO_MESSAGE)?;
         let mut out = Vec::new();
         let written = match binding.and_then(|binding| binding.response_body.as_deref()) {
@@ -378,9 +372,6 @@ impl Transcoder {
 fn unusable(method: &MethodDescriptor, why: &str) -> String {
     format!("the option google.api.http of {} cannot be used: {why}", method.name())
 }
-
-/// Bytes before each message in gRPC: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 
 /// Most bytes of JSON that a message becomes.
 const MOST_JSON: usize = 16 << 20;

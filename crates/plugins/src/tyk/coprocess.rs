@@ -88,9 +88,8 @@ impl Define for Before {
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let dispatcher = cx.ok(Dispatcher::compile(conf.service));
-        let hooks = conf.pre.into_iter().map(|hook| (HookType::Pre, hook)).collect();
-        dispatcher.map(|dispatcher| compile(dispatcher, hooks, true))
+        let hooks = conf.pre.into_iter().map(|hook| (HookType::Pre, hook));
+        compile(conf.service, hooks.collect(), true, cx)
     }
 }
 
@@ -105,19 +104,24 @@ impl Define for Behind {
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let dispatcher = cx.ok(Dispatcher::compile(conf.service));
         let first = conf.post_key_auth.into_iter().map(|hook| (HookType::PostKeyAuth, hook));
-        let hooks = first.chain(conf.post.into_iter().map(|hook| (HookType::Post, hook))).collect();
-        dispatcher.map(|dispatcher| compile(dispatcher, hooks, false))
+        let hooks = first.chain(conf.post.into_iter().map(|hook| (HookType::Post, hook)));
+        compile(conf.service, hooks.collect(), false, cx)
     }
 }
 
-fn compile(mut dispatcher: Dispatcher, hooks: Vec<(HookType, HookConf)>, is_pre: bool) -> Compiled {
-    Compiled::build(move |build| {
+fn compile(
+    service: ServiceConf,
+    hooks: Box<[(HookType, HookConf)]>,
+    is_pre: bool,
+    cx: &CompileCx<'_>,
+) -> Option<Compiled> {
+    let mut dispatcher = cx.ok(Dispatcher::compile(service))?;
+    Some(Compiled::build(move |build| {
         let place = shared::place(build, &dispatcher.api);
         dispatcher.build(build)?;
-        Ok(Hooks { place, dispatcher, hooks: hooks.into(), is_pre })
-    })
+        Ok(Hooks { place, dispatcher, hooks, is_pre })
+    }))
 }
 
 /// An instance.
@@ -130,26 +134,21 @@ struct Hooks {
     is_pre: bool,
 }
 
-/// Waits, with the whole body.
-fn wait(cx: &RequestCx<'_>) -> Flow {
-    if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
-}
-
 impl Plugin for Hooks {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.is_pre { wait(cx) } else { Flow::Continue }
+        if self.is_pre { shared::wait_with_body(cx) } else { Flow::Continue }
     }
 
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.is_pre { Flow::Continue } else { wait(cx) }
+        if self.is_pre { Flow::Continue } else { shared::wait_with_body(cx) }
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             for (kind, hook) in &self.hooks {
                 match self.dispatcher.run(*kind, hook, cx, io, &self.place).await {
-                    Ok(Returned { answer: None, .. }) => {}
-                    Ok(Returned { answer: Some(flow), .. }) => return flow,
+                    Ok((None, _)) => {}
+                    Ok((Some(answer), _)) => return answer.send(cx),
                     Err(reason) => {
                         tracing::warn!(hook = hook.name, reason, "middleware over gRPC failed: its request is refused");
                         return body::error(cx, 500, FAILED, &[]);
@@ -171,17 +170,6 @@ pub(super) struct Dispatcher {
     method: Option<GrpcMethod>,
 }
 
-/// Result of a call whose changes were made.
-#[derive(Debug)]
-pub(super) struct Returned {
-    /// The answer in place of the upstream's.
-    pub(super) answer: Option<Flow>,
-    /// True if it refuses the request.
-    pub(super) is_refusal: bool,
-    /// The token of the caller, and the fields of the session.
-    pub(super) caller: Option<(String, Value)>,
-}
-
 impl Dispatcher {
     pub(super) fn compile(conf: ServiceConf) -> Result<Self, Invalid> {
         let mut spec =
@@ -200,7 +188,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Calls a function with a request, and makes the changes that it returns.
+    /// Calls a function with a request, and makes the changes that it returns: an answer in the place of the upstream's,
+    /// and the rest of what came back.
     ///
     /// # Errors
     /// Reason for which the request cannot go on.
@@ -211,7 +200,7 @@ impl Dispatcher {
         cx: &mut RequestCx<'_>,
         io: &dyn Io,
         place: &PerRequest<Known>,
-    ) -> Result<Returned, String> {
+    ) -> Result<(Option<Answer>, Object), String> {
         let method = self.method.as_ref().ok_or("the service is not built")?;
         let has_session = !matches!(kind, HookType::Pre | HookType::CustomKeyCheck);
         let session = place.get(cx).filter(|_| has_session).and_then(exchange::session);
@@ -236,11 +225,7 @@ impl Dispatcher {
         if let Some(url) = changes.new_url(cx) {
             shared::known(place, cx, |known| known.url = Some(url));
         }
-        Ok(Returned {
-            is_refusal: changes.answer.as_ref().is_some_and(Answer::is_error),
-            answer: changes.answer.as_ref().map(|answer| answer.send(cx)),
-            caller: exchange::authenticated(&object, &self.org),
-        })
+        Ok((changes.answer, object))
     }
 }
 
@@ -254,7 +239,18 @@ pub(super) struct CheckConf {
     hook: HookConf,
 }
 
-/// The same, compiled.
+/// Word of a service about a caller.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The answer in place of the upstream's.
+    Answer(Answer),
+    /// The token of the caller, and the fields of the session.
+    Caller(String, Value),
+    /// The caller is nobody.
+    Nobody,
+}
+
+/// The authentication, compiled.
 #[derive(Debug)]
 pub(super) struct Check {
     dispatcher: Dispatcher,
@@ -276,7 +272,13 @@ impl Check {
         cx: &mut RequestCx<'_>,
         io: &dyn Io,
         place: &PerRequest<Known>,
-    ) -> Result<Returned, String> {
-        self.dispatcher.run(HookType::CustomKeyCheck, &self.hook, cx, io, place).await
+    ) -> Result<Verdict, String> {
+        let dispatcher = &self.dispatcher;
+        let (answer, object) = dispatcher.run(HookType::CustomKeyCheck, &self.hook, cx, io, place).await?;
+        Ok(match (answer, exchange::authenticated(&object, &dispatcher.org)) {
+            (Some(answer), _) => Verdict::Answer(answer),
+            (None, Some((token, session))) => Verdict::Caller(token, session),
+            (None, None) => Verdict::Nobody,
+        })
     }
 }

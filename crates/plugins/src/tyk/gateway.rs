@@ -19,6 +19,7 @@ use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Pl
 
 use super::sessions::remote::{self, Remote};
 use super::sessions::{Policies, RemoteSessions, Sessions};
+use super::shared::text;
 use health::Health;
 
 /// The definition.
@@ -263,11 +264,7 @@ async fn serve(
 /// A request for the gateway API, at a path behind `/tyk/`.
 fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> ApiRequest {
     let request = cx.request();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let query = request.arguments().map(|(name, value)| match value {
-        weir_wire::query::Argument::Flag => (text(name), String::new()),
-        weir_wire::query::Argument::Value(value) => (text(name), text(value)),
-    });
+    let query = request.arguments().map(|(name, value)| (text(name), text(value.text())));
     ApiRequest {
         method: text(request.method_bytes()),
         path: path.to_owned(),

@@ -19,7 +19,7 @@ use super::changes::FAILED;
 use super::sessions::remote;
 use super::shared::{self, Known};
 use exchange::Returned;
-use runner::{Runner, wait};
+use runner::Runner;
 pub(crate) use virtual_endpoints::Virtual;
 
 /// The definition of what runs before authentication.
@@ -122,11 +122,11 @@ impl std::fmt::Debug for Scripts {
 
 impl Plugin for Scripts {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.is_pre { wait(cx) } else { Flow::Continue }
+        if self.is_pre { shared::wait_with_body(cx) } else { Flow::Continue }
     }
 
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.is_pre { Flow::Continue } else { wait(cx) }
+        if self.is_pre { Flow::Continue } else { shared::wait_with_body(cx) }
     }
 
     fn wait_limit(&self) -> Option<Duration> {

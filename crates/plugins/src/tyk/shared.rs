@@ -103,6 +103,16 @@ pub(super) fn place(build: &BuildCx<'_>, api: &str) -> Arc<PerRequest<Known>> {
     build.states.get_or_create(&format!("tyk request {api}"), PerRequest::new)
 }
 
+/// A text of a request; bytes that are no UTF-8 are replaced.
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Lets a hook wait once the whole body of the request is there.
+pub(super) fn wait_with_body(cx: &RequestCx<'_>) -> Flow {
+    if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
+}
+
 /// Changes [`Known`], which is made where it is not there yet.
 pub(super) fn known(place: &PerRequest<Known>, cx: &mut RequestCx<'_>, change: impl FnOnce(&mut Known)) {
     if place.get(cx).is_none() {

@@ -1,40 +1,16 @@
 //! Middleware over gRPC (`driver: grpc`), with a service on Debian's grpcio.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use super::{Site, error, keyless, send, told};
-use crate::harness::{Gateway, Start, h2_origin, repository, weir};
+use crate::grpc::{Service, peer};
+use crate::harness::{Gateway, Start, h2_origin, weir};
 
-/// The service, until it is dropped.
-struct Service {
-    child: Child,
-    port: u16,
-}
-
-impl Service {
-    fn start() -> Self {
-        let mut command = Command::new("/usr/bin/python3");
-        command.arg("-I").arg(repository().join("tests/coprocess_peer.py"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("start the service: run tools/install-test-deps");
-        let mut port = String::new();
-        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut port).expect("its port");
-        Self { child, port: port.trim().parse().expect("a port") }
-    }
-
-    fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.stop();
-    }
+/// The service with the functions of `tests/coprocess_peer.py`.
+fn service() -> Service {
+    Service::of(peer("coprocess_peer.py").stderr(Stdio::null()))
 }
 
 /// An API with functions before and behind authentication.
@@ -56,8 +32,8 @@ fn with_check() -> Value {
     definition
 }
 
-fn start(site: &Site, port: u16) -> Gateway {
-    let options = json!({"enable_coprocess": true, "coprocess_grpc_server": format!("tcp://127.0.0.1:{port}")});
+fn start(site: &Site, node: &str) -> Gateway {
+    let options = json!({"enable_coprocess": true, "coprocess_grpc_server": format!("tcp://{node}")});
     Start::at(&site.conf(json!({"coprocess_options": options}))).start()
 }
 
@@ -69,9 +45,9 @@ fn told_of(site: &Site, hook: &str) -> Value {
 
 #[test]
 fn functions_see_requests_and_change_them() {
-    let (site, service) = (Site::new(), Service::start());
+    let (site, service) = (Site::new(), service());
     site.api("gr", with_hooks(&["tell", "change"], &["tell"]));
-    let gateway = start(&site, service.port);
+    let gateway = start(&site, &service.node);
     let response = send(&gateway, "POST /gr/x?p=1&p=2&gone=1\nX-In: in\nX-Gone: g\n\nhello");
     assert_eq!(response.status, 200, "{response:?}");
     let last = site.origin.last();
@@ -90,16 +66,16 @@ fn functions_see_requests_and_change_them() {
     assert_eq!(send(&gateway, "POST /gr/x\n\n\u{1}").status, 200);
     assert_eq!((&told_of(&site, "Pre")["body"], &told_of(&site, "Pre")["raw"]), (&json!("\u{1}"), &json!(1)));
     site.api("gr", with_hooks(&[], &["move"]));
-    let gateway = start(&site, service.port);
+    let gateway = start(&site, &service.node);
     assert_eq!(send(&gateway, "GET /gr/x?a=1").status, 200);
     assert_eq!(site.origin.last().target, "/base/moved?a=1");
 }
 
 #[test]
 fn functions_answer_in_the_upstreams_place() {
-    let (site, service) = (Site::new(), Service::start());
+    let (site, service) = (Site::new(), service());
     site.api("gr", with_hooks(&["refuse"], &[]));
-    let gateway = start(&site, service.port);
+    let gateway = start(&site, &service.node);
     for (query, status, body) in [
         ("code=403&text=no", 403, error("no")),
         ("code=403", 403, error("Key not authorised")),
@@ -118,14 +94,14 @@ fn functions_answer_in_the_upstreams_place() {
 
 #[test]
 fn a_service_knows_the_callers() {
-    let (site, service) = (Site::new(), Service::start());
+    let (site, service) = (Site::new(), service());
     site.api("gr", with_check());
     let right = json!({"gr": {"api_id": "gr", "versions": ["Default"]}});
     site.write(
         "policies.json",
         json!({"policy": {"rate": 7, "per": 1, "quota_max": -1, "active": true, "access_rights": right}}),
     );
-    let gateway = start(&site, service.port);
+    let gateway = start(&site, &service.node);
     let ask = |path: &str, key: &str| told(&send(&gateway, &format!("GET /gr{path}\nAuthorization: {key}")));
     let elsewhere = error("Access to this API has been disallowed");
     for (key, path, status, body) in [
@@ -150,7 +126,7 @@ fn a_service_knows_the_callers() {
 
 #[test]
 fn a_service_that_is_away_or_fails_lets_nobody_through() {
-    let (site, mut service) = (Site::new(), Service::start());
+    let (site, service) = (Site::new(), service());
     site.api("gr", with_hooks(&["fail"], &[]));
     let mut two_lines = with_hooks(&[], &["header_of_two_lines"]);
     (two_lines["api_id"], two_lines["proxy"]["listen_path"]) = ("lines".into(), "/lines/".into());
@@ -158,11 +134,11 @@ fn a_service_that_is_away_or_fails_lets_nobody_through() {
     let mut check = with_check();
     (check["api_id"], check["proxy"]["listen_path"]) = ("check".into(), "/check/".into());
     site.api("check", check);
-    let gateway = start(&site, service.port);
+    let gateway = start(&site, &service.node);
     let failed = (500, error("Middleware error"));
     assert_eq!(told(&send(&gateway, "GET /gr/")), failed);
     assert_eq!(told(&send(&gateway, "GET /lines/")), failed);
-    service.stop();
+    drop(service);
     assert_eq!(told(&send(&gateway, "GET /gr/")), failed);
     assert_eq!(told(&send(&gateway, "GET /check/\nAuthorization: key-1")), (403, error("Key not authorised")));
     // One that says nothing until the time of plugins is over.

@@ -5,7 +5,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{Invalid, RequestCx};
 use weir_wire::name::FieldName;
-use weir_wire::query::Argument;
 
 use crate::kong::captures;
 use crate::requests::request_validation::decode::part_of_path;
@@ -116,11 +115,7 @@ impl Parameter {
             (Place::Header, None) => Vec::new(),
             (Place::Query, _) => {
                 let own = request.arguments().filter(|(name, _)| *name == self.name);
-                let text = |argument| match argument {
-                    Argument::Value(text) => <[u8]>::to_vec(text),
-                    Argument::Flag => Vec::new(),
-                };
-                own.map(|(_, argument)| text(argument)).collect()
+                own.map(|(_, argument)| argument.text().to_vec()).collect()
             }
             (Place::Path, _) => {
                 let group = std::str::from_utf8(&self.name).ok().and_then(|name| captures::named(cx, name));
@@ -181,6 +176,7 @@ impl Checked {
         };
         self.schema.check(&value)
     }
+
     /// A text as a value of the type; as a text where it is none, which the schema refuses.
     fn read(&self, text: &[u8]) -> Value {
         let text = String::from_utf8_lossy(text);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use weir_plugin::Request;
 use weir_wire::name::FieldName;
-use weir_wire::query::Argument;
 
 use super::schemas::{Source, Types};
 use super::template::Captured;
@@ -143,7 +142,7 @@ impl Parameter {
         match &self.place {
             Place::Query => {
                 let own = request.arguments().filter(|(name, _)| *name == self.name.as_bytes());
-                own.map(|(_, argument)| text(value_of(argument))).collect()
+                own.map(|(_, argument)| text(argument.text())).collect()
             }
             Place::Header(name) => request.head.fields.all(request.buffer.bytes(), name).map(text).collect(),
             Place::Path => {
@@ -162,7 +161,7 @@ impl Parameter {
             let keys = String::from_utf8_lossy(keys);
             let keys = keys.strip_prefix('[').and_then(|keys| keys.strip_suffix(']')).ok_or("expected name[key]")?;
             let keys: Vec<_> = keys.split("][").collect();
-            let value = String::from_utf8_lossy(value_of(argument));
+            let value = String::from_utf8_lossy(argument.text());
             let value = match (keys.as_slice(), keys.first().and_then(|key| properties.get(*key))) {
                 ([_], Some(types)) => types.read(&value),
                 _ => Value::from(&*value),
@@ -184,13 +183,6 @@ fn put(object: &mut Map<String, Value>, keys: &[&str], value: Value) -> Option<(
             let inner = object.entry((*first).to_owned()).or_insert_with(|| Value::Object(Map::new()));
             put(inner.as_object_mut()?, rest, value)
         }
-    }
-}
-
-fn value_of(argument: Argument<'_>) -> &[u8] {
-    match argument {
-        Argument::Value(text) => text,
-        Argument::Flag => b"",
     }
 }
 
@@ -266,7 +258,7 @@ impl Text {
     fn own_arguments(&self, request: &Request) -> Result<Option<Value>, String> {
         let mut object = Map::new();
         for (name, argument) in request.arguments() {
-            let (name, text) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value_of(argument)));
+            let (name, text) = (String::from_utf8_lossy(name), String::from_utf8_lossy(argument.text()));
             if !self.properties.contains_key(&*name) {
                 continue;
             }

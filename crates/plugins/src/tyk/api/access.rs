@@ -12,7 +12,7 @@ use super::credentials::{self, Messages, Way};
 use super::jwt::Stop;
 use super::limits::{Counters, Scope};
 use crate::tyk::body;
-use crate::tyk::coprocess::Returned;
+use crate::tyk::coprocess::Verdict;
 use crate::tyk::sessions::remote::{self, Remote, write_quota_key};
 use crate::tyk::sessions::{Counted, HashFunction, Limits, Naming, Session, Sessions};
 use crate::tyk::shared::{Known, Progress, ReadSession, Wait};
@@ -156,9 +156,9 @@ impl Access {
                 tracing::warn!(reason, "authentication over gRPC failed: its request is refused");
                 Err(UNKNOWN)
             }
-            Ok(Returned { answer: Some(flow), is_refusal, .. }) => return Err((flow, is_refusal)),
-            Ok(Returned { caller: None, .. }) => Err(FORBIDDEN),
-            Ok(Returned { caller: Some((token, written)), .. }) => match self.sessions.compile_apart(&written) {
+            Ok(Verdict::Answer(answer)) => return Err((answer.send(cx), answer.is_error())),
+            Ok(Verdict::Nobody) => Err(FORBIDDEN),
+            Ok(Verdict::Caller(token, written)) => match self.sessions.compile_apart(&written) {
                 Ok(session) => Ok((Arc::new(session), self.naming.name(&token))),
                 Err(reason) => {
                     tracing::warn!(reason, "the session of a service cannot be used: its request is refused");

@@ -5,16 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use weir_expr::Variable;
 use weir_plugin::RequestCx;
-use weir_wire::query::Argument;
 
 use super::message::{AccessDefinition, AccessSpec, MiniRequest, Object, ReturnOverrides, SessionState};
 use crate::tyk::batch::canonical;
 use crate::tyk::changes::{Answer, Changes, url};
-use crate::tyk::shared::Known;
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::tyk::shared::{Known, text};
 
 /// The request as it is.
 pub(super) fn request(cx: &RequestCx<'_>, raw_body_only: bool) -> MiniRequest {
@@ -26,11 +21,7 @@ pub(super) fn request(cx: &RequestCx<'_>, raw_body_only: bool) -> MiniRequest {
     }
     headers.insert("Host".to_owned(), text(request.host()));
     for (name, value) in request.arguments() {
-        let value = match value {
-            Argument::Flag => String::new(),
-            Argument::Value(value) => text(value),
-        };
-        params.entry(text(name)).or_insert(value);
+        params.entry(text(name)).or_insert_with(|| text(value.text()));
     }
     let mut scheme = Vec::new();
     cx.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_expr::{Source, Value as Known, Variable};
 use weir_plugin::{Invalid, Request};
-use weir_wire::query::Argument;
 
 use super::values::Meta;
 use crate::tyk::batch::canonical;
+use crate::tyk::shared::text;
 use crate::tyk::template::Template;
 
 /// A body that becomes the data of a template.
@@ -106,20 +106,12 @@ impl Extra {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// The values of `$tyk_context`.
 fn context(request: &Request, source: &dyn Source) -> Value {
     let mut data = Map::new();
     for (name, value) in request.arguments() {
-        let value = match value {
-            Argument::Flag => String::new(),
-            Argument::Value(value) => text(value),
-        };
         if let Value::Array(list) = data.entry(text(name)).or_insert_with(|| json!([])) {
-            list.push(value.into());
+            list.push(text(value.text()).into());
         }
     }
     let variable = |variable: &Variable| match source.variable(variable) {

@@ -7,11 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_plugin::RequestCx;
-use weir_wire::query::Argument;
 
 use crate::tyk::batch::canonical;
 use crate::tyk::changes::{Answer, Changes, url};
-use crate::tyk::shared::Known;
+use crate::tyk::shared::{Known, text};
 
 /// Result of a script.
 #[derive(Debug, Deserialize)]
@@ -64,10 +63,6 @@ struct Overrides {
     overrides_error: bool,
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn add(all: &mut Map<String, Value>, name: String, value: String) {
     if let Value::Array(list) = all.entry(name).or_insert_with(|| json!([])) {
         list.push(value.into());
@@ -82,11 +77,7 @@ pub(super) fn request(cx: &RequestCx<'_>) -> Value {
         add(&mut headers, canonical(&text(name)), text(value));
     }
     for (name, value) in request.arguments() {
-        let value = match value {
-            Argument::Flag => String::new(),
-            Argument::Value(value) => text(value),
-        };
-        add(&mut params, text(name), value);
+        add(&mut params, text(name), text(value.text()));
     }
     let url = text(&url(request));
     json!({

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use weir_javascript::{Call, Engine, Entry, Fault, HostRequest, Limits, Program, Question, Script};
-use weir_plugin::{BuildCx, CompileCx, Flow, Invalid, RequestCx};
+use weir_plugin::{BuildCx, CompileCx, Invalid};
 
 use super::ScriptConf;
 use crate::tyk::fetch::{self, Fetch};
@@ -65,11 +65,6 @@ impl Compiled {
         let (fetch, door, remote) = (Fetch::new(build.network), Door::of(build.states), storage.build(build)?);
         Ok(Runner { scripts: self, fetch, door, remote })
     }
-}
-
-/// Collects the body, and then waits for a thread.
-pub(super) fn wait(cx: &RequestCx<'_>) -> Flow {
-    if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
 }
 
 impl Runner {

@@ -11,7 +11,7 @@ use weir_javascript::Entry;
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
-use super::runner::{self, Runner, wait};
+use super::runner::{self, Runner};
 use super::{ScriptConf, exchange};
 use crate::tyk::body;
 use crate::tyk::entries::{Entries, entries};
@@ -157,7 +157,7 @@ const FAILED: &str = "Error during virtual endpoint execution. Contact Administr
 
 impl Plugin for Endpoints {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.endpoint(cx).is_some() { wait(cx) } else { Flow::Continue }
+        if self.endpoint(cx).is_some() { shared::wait_with_body(cx) } else { Flow::Continue }
     }
 
     fn wait_limit(&self) -> Option<Duration> {
