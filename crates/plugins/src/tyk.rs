@@ -24,6 +24,7 @@ mod events;
 mod fetch;
 mod gateway;
 mod no_api;
+mod oauth;
 mod paths;
 mod patterns;
 mod scripts;
@@ -33,9 +34,11 @@ mod template;
 
 use weir_plugin::host::Definition;
 
+pub use api::message_ids;
 pub use cache::Caches;
 pub use events::is_sent;
 pub use gateway::{ApiAnswer, ApiRequest, Door, GatewayApi, Job, Offload};
+pub use oauth::OAuthServer;
 pub use patterns::{is_plain, pattern_of};
 
 /// Every plugin of the family, in the order of names.
@@ -52,6 +55,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &cors::Cors,
         &gateway::Gateway,
         &no_api::NoApi,
+        &oauth::OAuth,
         &paths::Paths,
         &scripts::Post,
         &scripts::Pre,

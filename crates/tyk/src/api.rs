@@ -1,9 +1,13 @@
 //! The gateway API: `/tyk/…` with its secret, and the pages of health.
 
 mod apis;
+mod certs;
 mod held;
 mod keys;
+pub(crate) mod oauth;
+mod oauth_clients;
 mod policies;
+mod records;
 
 use std::fmt;
 use std::path::Path;
@@ -32,6 +36,18 @@ pub trait Storage: Send + Sync + fmt::Debug {
     /// # Errors
     /// The reason for which it is still there.
     fn remove(&self, name: &str) -> Result<(), String>;
+
+    /// Stores a value beside sessions under its name, until a second since 1970; 0: for ever.
+    ///
+    /// # Errors
+    /// The reason for which it is not stored.
+    fn put_record(&self, name: &str, value: &str, ends: u64) -> Result<(), String>;
+
+    /// Removes a value beside sessions.
+    ///
+    /// # Errors
+    /// The reason for which it is still there.
+    fn remove_record(&self, name: &str) -> Result<(), String>;
 }
 
 /// Reads the files again; with `true` returns when that is done, and then tells if they are in force.
@@ -45,6 +61,8 @@ pub struct GatewayApi {
     counts: Arc<PlanCounts>,
     caches: Arc<Caches>,
     storage: Option<Arc<dyn Storage>>,
+    /// Most values beside sessions.
+    most_records: usize,
     reload: Reload,
     /// The definitions in force.
     loaded: Mutex<Arc<apis::Loaded>>,
@@ -56,24 +74,28 @@ impl fmt::Debug for GatewayApi {
     }
 }
 
+/// Tyk's words for a request without the secret.
+const NO_SECRET: &str = "Attempted administrative access with invalid or missing key!";
+
 /// Parts of an answer: the status, and the JSON of the body.
 type Outcome = Result<Value, (u16, String)>;
 
 impl GatewayApi {
-    /// The API of a gateway with files at this place. Without storage, sessions end with the process.
+    /// The API of a gateway with files at this place. Without storage, sessions end with the process. Beside them it keeps so
+    /// many values at most.
     ///
     /// # Errors
     /// `tyk.conf` cannot be read.
     pub fn new(
         place: &Place,
         (sessions, counts, caches): (Arc<Sessions>, Arc<PlanCounts>, Arc<Caches>),
-        storage: Option<Arc<dyn Storage>>,
+        (storage, most_records): (Option<Arc<dyn Storage>>, usize),
         reload: Reload,
     ) -> Result<Self, String> {
         let conf = place.conf()?;
         let naming = Naming::new(conf.hash_keys, &conf.hash_key_function);
         let loaded = Mutex::new(Arc::new(apis::Loaded::read(&conf)));
-        Ok(Self { conf, naming, sessions, counts, caches, storage, reload, loaded })
+        Ok(Self { conf, naming, sessions, counts, caches, storage, most_records, reload, loaded })
     }
 
     /// Takes note that the files are in force as they are now.
@@ -111,17 +133,20 @@ impl GatewayApi {
             ("GET", ["org", "keys"]) => Ok(json!({ "keys": [] })),
             ("GET" | "DELETE", ["org", "keys", _]) => Err((404, "Org not found".to_owned())),
             ("POST" | "PUT", ["org", "keys", _]) => Err((501, "quotas of organisations are not supported".to_owned())),
-            ("GET", ["certs"]) => Ok(json!({ "certs": null })),
-            (_, ["certs", ..]) => {
-                Err((501, "certificates are not managed by this API: they are files of the settings".to_owned()))
-            }
+            (_, ["certs", rest @ ..]) => certs::answer(self, request, method, rest),
             ("DELETE", ["cache", id]) => {
                 self.caches.invalidate(id);
                 Ok(status("ok", "cache invalidated"))
             }
-            (_, ["oauth", ..]) => Err((501, "the OAuth2 server is not supported".to_owned())),
+            (_, ["oauth", rest @ ..]) => return oauth_clients::answer(self, request, method, rest),
             _ => return None,
         })
+    }
+
+    /// True for the secret of the gateway API.
+    fn is_right(&self, given: &str) -> bool {
+        let secret = self.conf.secret.as_bytes();
+        !secret.is_empty() && verify_slices_are_equal(given.as_bytes(), secret).is_ok()
     }
 
     /// Stores a session, and then serves it.
@@ -143,11 +168,11 @@ impl GatewayApi {
 
 impl tyk::GatewayApi for GatewayApi {
     fn answer(&self, request: ApiRequest) -> ApiAnswer {
-        let secret = self.conf.secret.as_bytes();
-        let is_right = || !secret.is_empty() && verify_slices_are_equal(request.secret.as_bytes(), secret).is_ok();
-        if !request.is_own && !is_right() {
-            let text = "Attempted administrative access with invalid or missing key!";
-            return told(403, &status("error", text));
+        if let Some(server) = &request.of_server {
+            return oauth::answer(self, server, &request);
+        }
+        if !request.is_own && !self.is_right(&request.secret) {
+            return told(403, &status("error", NO_SECRET));
         }
         match self.dispatch(&request) {
             Some(Ok(value)) => told(200, &value),
@@ -181,11 +206,20 @@ fn argument<'r>(request: &'r ApiRequest, name: &str) -> Option<&'r str> {
     request.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
+/// Seconds since 1970.
+fn now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or_default()
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N], (u16, String)> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| (500, "no random numbers".to_owned()))?;
+    Ok(bytes)
+}
+
 /// 32 random hexadecimal digits.
 fn random_id() -> Result<String, (u16, String)> {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| (500, "no random numbers".to_owned()))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// True for an id that is the name of a file in its folder.

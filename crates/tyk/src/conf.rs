@@ -6,6 +6,7 @@ mod tls;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use weir_plugins::tyk::message_ids;
 
 pub(crate) use tls::Tls;
 
@@ -66,7 +67,54 @@ pub struct Conf {
     pub analytics: Option<Analytics>,
     /// TLS at the port; none: there is no TLS.
     pub tls: Option<Tls>,
+    /// Settings of the OAuth servers of APIs.
+    pub oauth: OAuth,
+    /// True if a client without a certificate may have a token where keys are certificates.
+    pub allows_tokens_for_certificates: bool,
 }
+
+/// Settings of OAuth servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OAuth {
+    /// Seconds for which a token holds (`oauth_token_expire`).
+    pub access_expires: u64,
+    /// Seconds for which one for new tokens holds (`oauth_refresh_token_expire`).
+    pub refresh_expires: u64,
+    /// Status of errors (`oauth_error_status_code`).
+    pub error_status: u16,
+    /// Text between the URIs of a client (`oauth_redirect_uri_separator`); empty: it has one.
+    pub separator: String,
+}
+
+impl Default for OAuth {
+    fn default() -> Self {
+        Self { access_expires: ACCESS, refresh_expires: REFRESH, error_status: 403, separator: String::new() }
+    }
+}
+
+impl OAuth {
+    /// # Errors
+    /// A status is none.
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = |field: &str| value.get(field).and_then(Value::as_u64).filter(|number| *number > 0);
+        let seconds = |field: &str, default: u64| number(field).unwrap_or(default).min(YEARS);
+        let status = number("oauth_error_status_code").unwrap_or(403);
+        let error_status = u16::try_from(status).ok().filter(|status| (200..600).contains(status));
+        Ok(Self {
+            access_expires: seconds("oauth_token_expire", ACCESS),
+            refresh_expires: seconds("oauth_refresh_token_expire", REFRESH),
+            error_status: error_status
+                .ok_or_else(|| format!("oauth_error_status_code: expected a status from 200 to 599, found {status}"))?,
+            separator: value["oauth_redirect_uri_separator"].as_str().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// Seconds for which a token of OAuth holds, and one for new tokens, as in Tyk.
+const ACCESS: u64 = 3600;
+const REFRESH: u64 = 1_209_600;
+/// Most seconds of a time: ten years.
+const YEARS: u64 = 315_360_000;
 
 /// Records of requests for Tyk's Pump.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +188,8 @@ impl Default for Conf {
             messages: Value::Object(Map::new()),
             storage: None,
             tls: None,
+            oauth: OAuth::default(),
+            allows_tokens_for_certificates: false,
         }
     }
 }
@@ -195,6 +245,8 @@ impl Conf {
             coprocess: flag("coprocess_options.enable_coprocess").then(|| coprocess(value)).transpose()?.flatten(),
             storage: storage::read(value)?,
             tls: tls::read(value)?,
+            oauth: OAuth::read(value)?,
+            allows_tokens_for_certificates: flag("security.allow_unsafe_dynamic_mtls_token"),
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
     }
@@ -208,20 +260,16 @@ fn messages(value: &Value) -> Result<Value, String> {
     let mut made = Map::new();
     for (id, entry) in value.get("override_messages").and_then(Value::as_object).into_iter().flatten() {
         let field = format!("override_messages.{id}");
-        let name = match id.as_str() {
-            "auth.auth_field_missing" | "auth.key_not_found" => id.trim_start_matches("auth."),
-            _ => {
-                return Err(format!(
-                    "{field}: only auth.auth_field_missing and auth.key_not_found can have other words"
-                ));
-            }
-        };
+        if !message_ids().any(|known| known == id) {
+            let known: Vec<&str> = message_ids().collect();
+            return Err(format!("{field}: expected one of: {}", known.join(", ")));
+        }
         let code = entry["code"].as_u64().unwrap_or_default();
         if code != 0 && !(400..600).contains(&code) {
             return Err(format!("{field}.code: expected a status from 400 to 599, found {code}"));
         }
         let message = entry["message"].as_str().unwrap_or_default();
-        made.insert(name.to_owned(), json!({ "message": message, "code": code }));
+        made.insert(id.to_owned(), json!({ "message": message, "code": code }));
     }
     Ok(Value::Object(made))
 }

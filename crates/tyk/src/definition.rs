@@ -190,9 +190,6 @@ pub(crate) fn fill(node: &mut Node, variables: Variables<'_>, path: &mut String,
 
 /// Fields that are refused where they are on, with the reason.
 const REFUSED: &[(&str, &str)] = &[
-    ("use_oauth2", "the OAuth2 server is not supported yet"),
-    ("auth.use_certificate", "keys that are certificates are not supported yet"),
-    ("auth_configs.authToken.use_certificate", "keys that are certificates are not supported yet"),
     ("auth.validate_signature", "signatures of requests are not supported yet"),
     ("auth_configs.authToken.validate_signature", "signatures of requests are not supported yet"),
     ("use_go_plugin_auth", "Go plugins are not supported: they are loaded into Tyk's own process"),

@@ -186,47 +186,87 @@ fn api(
         ..Entity::default()
     };
     if api.flag("enable_batch_request_support") {
-        batch(api, domain, rank, taken, lowered, found);
+        batch(api, (domain, rank), taken, lowered, found);
+    }
+    if api.flag("use_oauth2") && !api.flag("use_keyless") {
+        oauth(api, own, conf, (domain, rank), taken, lowered);
     }
     lowered.add(ResourceKind::Routes, item, entity);
 }
 
-/// Adds the route for the batches of an API with this rank.
-fn batch(
+/// Adds a route for paths of the gateway's own behind the listen path of an API with this rank: their pattern, which is
+/// `length` letters long at least, and the plugins there. `field` is what has asked for it.
+fn add_own(
     api: &Definition,
-    domain: Option<&str>,
-    rank: u64,
+    (field, name): (&str, &str),
+    (pattern, length): (&str, u64),
+    plugins: Node,
+    (domain, rank): (Option<&str>, u64),
     taken: &mut Taken,
     lowered: &mut Lowered,
-    found: &mut Vec<Diagnostic>,
 ) {
-    const PATH: &str = "tyk/batch/";
     let mark = api.node.mark;
     let listen = api.text("proxy.listen_path");
-    if !target::is_plain(listen) {
-        let text = "without effect: the listen path has parameters, so that nobody can tell where its batches go";
-        found.push(api.doubt("enable_batch_request_support", text));
-        return;
-    }
-    let id = format!("batch.{}", taken.ids.len());
+    let id = format!("{name}.{}", taken.ids.len());
     taken.ids.push(id.clone());
-    let plugins = map(mark, [("batch", map(mark, [("listen_path", text(listen))]))]);
     let item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
-    let path = format!("{}/{PATH}", listen.trim_end_matches('/'));
+    let beginning = match target::is_plain(listen) {
+        true => target::escaped(listen.trim_end_matches('/')),
+        false => target::pattern(listen).trim_end_matches('/').to_owned(),
+    };
     let matching = Matching {
-        paths: vec![format!("~{}$", target::escaped(&path))],
-        ranks: vec![rank + PATH.len() as u64 + 1],
+        paths: vec![format!("~{beginning}/{pattern}$")],
+        ranks: vec![rank + length + 1],
         hosts: domain.into_iter().map(str::to_owned).collect(),
     };
     let entity = Entity {
         kind: "API",
-        id: format!("{} (batches)", api.text("name")),
+        id: format!("{} ({name})", api.text("name")),
         path: api.file.clone(),
-        elsewhere: vec![("plugins.batch".to_owned(), api.place("enable_batch_request_support"))],
+        elsewhere: vec![("plugins".to_owned(), api.place(field))],
         matching: Some(matching),
         ..Entity::default()
     };
     lowered.add(ResourceKind::Routes, item, entity);
+}
+
+/// Adds the route for the batches of an API.
+fn batch(
+    api: &Definition,
+    at: (Option<&str>, u64),
+    taken: &mut Taken,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
+    const FIELD: &str = "enable_batch_request_support";
+    const PATH: &str = "tyk/batch/";
+    let listen = api.text("proxy.listen_path");
+    if !target::is_plain(listen) {
+        let text = "without effect: the listen path has parameters, so that nobody can tell where its batches go";
+        found.push(api.doubt(FIELD, text));
+        return;
+    }
+    let plugins = map(api.node.mark, [("batch", map(api.node.mark, [("listen_path", text(listen))]))]);
+    add_own(api, (FIELD, "batches"), (PATH, PATH.len() as u64), plugins, at, taken, lowered);
+}
+
+/// Adds the route for the endpoints of an API's OAuth server.
+fn oauth(api: &Definition, own: &str, conf: &Conf, at: (Option<&str>, u64), taken: &mut Taken, lowered: &mut Lowered) {
+    const PATHS: &str = "(?:oauth/(?:authorize/?|token/?|revoke|revoke_all)|tyk/oauth/authorize-client/?)";
+    let mark = api.node.mark;
+    let mut plugins = map(mark, [("oauth", access::oauth(api, own, conf))]);
+    if api.flag("CORS.enable") {
+        plugins.insert("cors", access::cors(api));
+    }
+    add_own(
+        api,
+        ("use_oauth2", "OAuth"),
+        (PATHS, "tyk/oauth/authorize-client/".len() as u64),
+        plugins,
+        at,
+        taken,
+        lowered,
+    );
 }
 
 /// The id of an API in the model: its own where the model takes it and no other has it.

@@ -26,6 +26,18 @@ pub(crate) fn classic(root: &Node, file: &str, found: &mut Vec<Diagnostic>) -> O
     (!reading.refused).then_some(node)
 }
 
+/// True for a definition with an OAuth server, and true for one that takes tokens of JWT.
+pub(crate) fn ways(document: &Value) -> (bool, bool) {
+    let schemes = at(document, "x-tyk-api-gateway.server.authentication.securitySchemes").and_then(Value::as_object);
+    let (mut is_oauth, mut is_jwt) = (false, false);
+    for (name, scheme) in schemes.into_iter().flatten().filter(|(_, scheme)| is_enabled(Some(scheme))) {
+        let described = document["components"]["securitySchemes"].get(name).unwrap_or(&Value::Null);
+        is_oauth |= described["type"] == "oauth2" && scheme.get("providers").is_none();
+        is_jwt |= described["type"] == "http" && described["scheme"] == "bearer";
+    }
+    (is_oauth, is_jwt)
+}
+
 struct Reading<'r> {
     root: &'r Node,
     file: &'r str,
@@ -230,6 +242,9 @@ impl Reading<'_> {
             match kind {
                 ("apiKey", _) => {
                     made.insert("use_standard_auth".to_owned(), true.into());
+                    if scheme.get("enableClientCertificate") == Some(&Value::Bool(true)) {
+                        config.insert("use_certificate".to_owned(), true.into());
+                    }
                     configs.insert("authToken".to_owned(), Value::Object(config));
                 }
                 ("http", "basic") => {
@@ -240,6 +255,11 @@ impl Reading<'_> {
                     made.insert("enable_jwt".to_owned(), true.into());
                     made.extend(parts::jwt(scheme));
                     configs.insert("jwt".to_owned(), Value::Object(config));
+                }
+                ("oauth2", _) if scheme.get("providers").is_none() => {
+                    made.insert("use_oauth2".to_owned(), true.into());
+                    made.extend(parts::oauth(scheme, &described));
+                    configs.insert("oauth".to_owned(), Value::Object(config));
                 }
                 (kind, scheme) => refused.push((name.clone(), format!("{kind} {scheme}"))),
             }

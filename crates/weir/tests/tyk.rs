@@ -6,6 +6,7 @@ mod coprocess;
 mod dashboard;
 mod gateway_api;
 mod keys;
+mod oauth;
 mod paths;
 mod redis;
 mod scripts;
@@ -263,7 +264,7 @@ fn what_is_not_supported_is_refused_by_name() {
         (status == 0, out + &err)
     };
     for (field, value, expected) in [
-        ("use_oauth2", json!(true), "use_oauth2: the OAuth2 server is not supported yet"),
+        ("external_oauth", json!({"enabled": true}), "external_oauth.enabled: external OAuth is not supported yet"),
         (
             "custom_middleware",
             json!({"response": [{"name": "r", "path": "middleware/r.js"}], "driver": "otto"}),

@@ -80,6 +80,43 @@ pub fn not_after(der: &[u8]) -> Option<Duration> {
     Some(end)
 }
 
+/// Facts that people look at in a certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The common name of its issuer; empty: it has none.
+    pub issuer: String,
+    /// Its own common name; empty: it has none.
+    pub subject: String,
+    /// Alternative names.
+    pub names: Vec<String>,
+    /// Its beginning, since 1970.
+    pub not_before: Duration,
+    /// Its end, since 1970.
+    pub not_after: Duration,
+    /// True for an authority, which may issue others.
+    pub is_authority: bool,
+}
+
+impl Facts {
+    /// Reads a certificate in DER.
+    #[must_use]
+    pub fn read(der: &[u8]) -> Option<Self> {
+        let certificate = Certificate::from_der(der).ok()?;
+        let issuer = certificate.tbs_certificate().issuer().common_name().ok()?;
+        let subject = Subject::read(der)?;
+        let held = CertificateDer::from(der);
+        let (not_before, not_after) = super::x509::Certificate::read(&held).ok()?.validity().ok()?;
+        Some(Self {
+            issuer: issuer.map(|name| name.value().into_owned()).unwrap_or_default(),
+            subject: subject.common_name.unwrap_or_default(),
+            names: subject.alternative_names,
+            not_before,
+            not_after,
+            is_authority: is_authority(der),
+        })
+    }
+}
+
 /// Names in a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {

@@ -29,6 +29,7 @@ use super::shared::{self, Known, ListenPath, Progress, Wait};
 use crate::security::address_set::AddressSet;
 use access::Access;
 use clients::Clients;
+pub use credentials::message_ids;
 use jwt::Stop;
 use lists::Verdict;
 use version::Versions;
@@ -172,6 +173,7 @@ impl Plugin for Guard {
                     }
                     Some(Wait::Throttle(ms)) => weir_runtime::sleep(Duration::from_millis(ms)).await,
                     Some(Wait::Sessions(names)) => access.read(names, cx.now_ms(), &mut progress).await,
+                    Some(Wait::Record(name)) => access.look(name, cx.now_ms(), &mut progress).await,
                     Some(Wait::Quota(name, renewal)) => access.count(&name, renewal, &mut progress).await,
                     None => return Flow::Abort(Failure::internal("a request waits for nothing")),
                 }

@@ -169,7 +169,7 @@ impl Events {
 }
 
 /// Sends a request beside all others, if there are not too many.
-fn send(fetch: Arc<Fetch>, request: String) {
+pub(super) fn send(fetch: Arc<Fetch>, request: String) {
     struct Slot;
     impl Drop for Slot {
         fn drop(&mut self) {
@@ -178,7 +178,7 @@ fn send(fetch: Arc<Fetch>, request: String) {
     }
     if UNDER_WAY.fetch_add(1, Relaxed) >= MOST_UNDER_WAY {
         UNDER_WAY.fetch_sub(1, Relaxed);
-        tracing::warn!("an event is not sent: too many web hooks are under way");
+        tracing::warn!("an event is not sent: too many requests to web hooks are under way");
         return;
     }
     let slot = Slot;

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, StateRegistry};
 
+use super::oauth::OAuthServer;
 use super::sessions::remote::{self, Remote};
 use super::sessions::{Policies, RemoteSessions, Sessions};
 use super::shared::text;
@@ -69,7 +70,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub type Offload = Box<dyn Fn(Job) + Send + Sync>;
 
 /// A request for the gateway API.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ApiRequest {
     /// The method.
     pub method: String,
@@ -85,6 +86,12 @@ pub struct ApiRequest {
     pub remote: Option<RemoteSessions>,
     /// True for a question of the gateway itself, which needs no secret.
     pub is_own: bool,
+    /// The value of `Authorization`.
+    pub authorization: String,
+    /// The value of `Content-Type`.
+    pub content_type: String,
+    /// The OAuth server of an API that is asked, at a path behind the listen path; none: the gateway API.
+    pub of_server: Option<Arc<OAuthServer>>,
 }
 
 /// An answer of the gateway API.
@@ -92,12 +99,26 @@ pub struct ApiRequest {
 pub struct ApiAnswer {
     /// The status.
     pub status: u16,
-    /// The media type.
+    /// The media type; empty: none.
     pub content_type: &'static str,
     /// Fields beside it.
     pub fields: Vec<(&'static str, String)>,
     /// The body.
     pub body: Vec<u8>,
+}
+
+impl ApiAnswer {
+    /// Answers a request with it.
+    pub(super) fn send(self, cx: &mut RequestCx<'_>) -> Flow {
+        let mut reply = cx.reply(self.status);
+        if !self.content_type.is_empty() {
+            reply = reply.field("Content-Type", self.content_type.as_bytes());
+        }
+        for (name, value) in &self.fields {
+            reply = reply.field(name, value.as_bytes());
+        }
+        reply.whole_body(self.body).done()
+    }
 }
 
 /// Answers to requests for the gateway API, on a thread that may block.
@@ -218,11 +239,7 @@ impl Plugin for Entrance {
                 Ok(answer) => answer,
                 Err(reason) => return cx.fail(503, reason),
             };
-            let mut reply = cx.reply(answer.status).field("Content-Type", answer.content_type.as_bytes());
-            for (name, value) in &answer.fields {
-                reply = reply.field(name, value.as_bytes());
-            }
-            reply.whole_body(answer.body).done()
+            answer.send(cx)
         })
     }
 }
@@ -262,7 +279,7 @@ async fn serve(
 }
 
 /// A request for the gateway API, at a path behind `/tyk/`.
-fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> ApiRequest {
+pub(super) fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> ApiRequest {
     let request = cx.request();
     let query = request.arguments().map(|(name, value)| (text(name), text(value.text())));
     ApiRequest {
@@ -273,5 +290,8 @@ fn request(cx: &RequestCx<'_>, path: &str, remote: Option<RemoteSessions>) -> Ap
         body: cx.body().unwrap_or_default().to_vec(),
         remote,
         is_own: false,
+        authorization: text(request.field_str("authorization").unwrap_or_default()),
+        content_type: text(request.field_str("content-type").unwrap_or_default()),
+        of_server: None,
     }
 }

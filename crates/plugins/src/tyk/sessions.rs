@@ -5,6 +5,7 @@
 mod hash;
 mod of_policies;
 mod policies;
+pub mod records;
 mod remembered;
 pub(in crate::tyk) mod remote;
 mod session;
@@ -21,9 +22,10 @@ use weir_plugin::StateRegistry;
 pub use hash::HashFunction;
 pub(crate) use of_policies::SessionsOfPolicies;
 pub use policies::Policies;
+pub use records::Records;
 pub use remote::{Counted, RemoteSessions};
 pub(crate) use session::write_quota_name;
-pub use session::{Allowed, Limits, Password, Right, Session};
+pub use session::{Allowed, Bound, Limits, Password, Right, Session};
 
 /// Rules by which keys become names of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +49,12 @@ struct Held {
 #[derive(Debug)]
 pub struct Sessions {
     held: papaya::HashMap<Box<[u8]>, Held>,
+    /// Values beside sessions.
+    pub records: Records,
     /// Sessions that were read from Redis.
-    remembered: remembered::Remembered,
+    remembered: remembered::Remembered<Arc<Session>>,
+    /// Names of values beside sessions, and whether they are in Redis.
+    seen: remembered::Remembered<bool>,
     /// The policies under which sessions were compiled.
     policies: std::sync::RwLock<Arc<Policies>>,
     epochs: AtomicU64,
@@ -165,9 +171,14 @@ impl Sessions {
         self.remembered.find(name, now_ms)
     }
 
+    /// True if there is a value beside sessions with this name in Redis, as it was seen a moment ago.
+    pub(in crate::tyk) fn seen(&self, name: &str, now_ms: u64) -> Option<bool> {
+        self.seen.find(name.as_bytes(), now_ms)
+    }
+
     /// Remembers a session of Redis from now on for so many milliseconds, if there are not `most` others.
     fn remember(&self, name: &[u8], session: &Arc<Session>, now_and_fresh: (u64, u64), most: usize) {
-        self.remembered.put(name, session, now_and_fresh, most);
+        self.remembered.put(name, Arc::clone(session), now_and_fresh, most);
     }
 
     /// Forgets what was read from Redis of a session.
@@ -191,8 +202,14 @@ impl Sessions {
 impl Default for Sessions {
     fn default() -> Self {
         let policies = std::sync::RwLock::default();
-        let remembered = remembered::Remembered::default();
-        Self { held: papaya::HashMap::new(), remembered, policies, epochs: AtomicU64::new(1) }
+        Self {
+            held: papaya::HashMap::new(),
+            records: Records::default(),
+            remembered: remembered::Remembered::default(),
+            seen: remembered::Remembered::default(),
+            policies,
+            epochs: AtomicU64::new(1),
+        }
     }
 }
 

@@ -66,6 +66,8 @@ pub(super) struct Progress {
     pub(super) has_rate: bool,
     /// Number of times that the request was held because of its rate, and milliseconds for which it was held.
     pub(super) held: (u32, u64),
+    /// Names of values beside sessions, and whether Redis has them.
+    pub(super) records: Vec<(String, bool)>,
     /// The verdict of a provider about the token.
     pub(super) is_verified: Option<bool>,
     /// The session that the authentication of a service has given, and the name under which its requests count.
@@ -88,6 +90,8 @@ pub(super) enum Wait {
     Keys,
     /// The first of these sessions that there is in Redis.
     Sessions(Vec<Box<[u8]>>),
+    /// A look whether there is a value beside sessions with this name in Redis.
+    Record(String),
     /// The verdict of a provider about a token.
     Verify(Box<str>),
     /// Authentication by a service.

@@ -10,6 +10,7 @@ use weir_plugins::tyk::ApiRequest;
 
 use super::{GatewayApi, Outcome, is_safe, method_not_supported, pretty, random_id, write};
 use crate::conf::Conf;
+use crate::oas;
 
 /// The definitions that were read last.
 #[derive(Debug, Default)]
@@ -20,7 +21,39 @@ pub(super) struct Loaded {
     pub(super) policies: Vec<(String, Value)>,
 }
 
+/// An API as clients of OAuth belong to it.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub(super) id: String,
+    pub(super) org: String,
+    /// True if it has an OAuth server.
+    pub(super) is_oauth: bool,
+    /// True if it takes tokens of JWT, for whose providers clients are written down as well.
+    pub(super) is_jwt: bool,
+}
+
 impl Loaded {
+    /// An API by its id.
+    pub(super) fn server(&self, id: &str) -> Option<Server> {
+        self.servers().find(|server| server.id == id)
+    }
+
+    /// All APIs.
+    pub(super) fn servers(&self) -> impl Iterator<Item = Server> {
+        let classic = self.classic.iter().map(|api| Server {
+            id: id_of(api).to_owned(),
+            org: api["org_id"].as_str().unwrap_or_default().to_owned(),
+            is_oauth: api["use_oauth2"] == true,
+            is_jwt: api["enable_jwt"] == true,
+        });
+        let oas = self.oas.iter().map(|document| {
+            let (is_oauth, is_jwt) = oas::ways(document);
+            let org = document["x-tyk-api-gateway"]["info"]["orgId"].as_str().unwrap_or_default().to_owned();
+            Server { id: oas_id_of(document).to_owned(), org, is_oauth, is_jwt }
+        });
+        classic.chain(oas)
+    }
+
     pub(super) fn read(conf: &Conf) -> Self {
         let mut loaded = Self { policies: super::policies::read(conf), ..Self::default() };
         let entries = conf.app_path.as_ref().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten();

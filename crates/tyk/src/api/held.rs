@@ -57,13 +57,21 @@ impl<'r> Held<'r> {
     /// Stores a session, and then serves it. With `keeps_counts` its quotas go on, else they begin anew.
     pub(super) fn put(&self, name: &str, session: &Value, keeps_counts: bool) -> Result<(), Fault> {
         let Some(remote) = self.remote else { return self.api.put(name, session, keeps_counts) };
-        remote.put(name, session).map_err(failed)?;
+        remote.put(name, session, 0).map_err(failed)?;
         if keeps_counts {
             return Ok(());
         }
         let compiled = self.api.sessions.compile_apart(session).map_err(failed)?;
         let scopes = compiled.rights.iter().filter_map(|right| right.limits.as_ref()).map(|(_, scope)| &**scope);
         std::iter::once("").chain(scopes).try_for_each(|scope| remote.reset_quota(scope, name)).map_err(failed)
+    }
+
+    /// Stores a session that ends by itself after so many seconds.
+    pub(super) fn put_for(&self, name: &str, session: &Value, seconds: u64) -> Result<(), Fault> {
+        match self.remote {
+            Some(remote) => remote.put(name, session, seconds).map_err(failed),
+            None => self.api.put(name, session, false),
+        }
     }
 
     /// Removes a session.

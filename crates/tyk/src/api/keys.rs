@@ -2,9 +2,11 @@
 
 use serde_json::{Map, Value, json};
 use weir_plugins::tyk::ApiRequest;
+use weir_plugins::tyk::sessions::records::certificate;
 use weir_plugins::tyk::sessions::{HashFunction, Naming};
 
 use super::held::Held;
+use super::records::Records;
 use super::{GatewayApi, Outcome, argument, method_not_supported, random_id};
 
 /// Answers a request for keys.
@@ -102,7 +104,17 @@ fn create(api: &GatewayApi, request: &ApiRequest, own: Option<&str>) -> Outcome 
     };
     check(api, &session)?;
     let org = session.get("org_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |field: &str| session.get(field).and_then(Value::as_str).unwrap_or_default();
+    let certificate = text("certificate");
+    check_bindings(api, request, &session, &[])?;
     let key = match own {
+        None if !certificate.is_empty() => {
+            let key = api.naming.key(&org, certificate.strip_prefix(&*org).unwrap_or(certificate));
+            if Held::of(api, request).written(&api.naming.name(&key))?.is_some() {
+                return Err((500, format!("Failed to create key - Key with given certificate already found:{key}")));
+            }
+            key
+        }
         Some(own) if Naming::is_self_describing(own) || !org.is_empty() && own.starts_with(&org) => own.to_owned(),
         // Users and texts of one's own are known without a function, as ORG and text.
         Some(own) if session.contains_key("basic_auth_data") => format!("{org}{own}"),
@@ -120,6 +132,26 @@ fn create(api: &GatewayApi, request: &ApiRequest, own: Option<&str>) -> Outcome 
         answer["key_hash"] = name.into();
     }
     Ok(answer)
+}
+
+/// Refuses certificates that are not in the store. Those that the session had are not looked for.
+fn check_bindings(
+    api: &GatewayApi,
+    request: &ApiRequest,
+    session: &Map<String, Value>,
+    before: &[Value],
+) -> Result<(), (u16, String)> {
+    let org = session.get("org_id").and_then(Value::as_str).unwrap_or_default();
+    let given = session.get("mtls_static_certificate_bindings").and_then(Value::as_array).into_iter().flatten();
+    for id in given.filter(|id| !before.contains(id)).filter_map(Value::as_str) {
+        if !id.starts_with(org) {
+            return Err((400, format!("invalid certificate ID: {id}")));
+        }
+        if Records::of(api, request).get(&certificate(id))?.is_none() {
+            return Err((400, format!("certificate not found: {id}")));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what no session may be.
@@ -143,6 +175,17 @@ fn update(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
     let name = found.ok_or((404, "Key is not found".to_owned()))?;
     let held = Held::of(api, request);
     let before = held.written(&name)?.unwrap_or_default();
+    let own = session.get("certificate").and_then(Value::as_str).unwrap_or_default();
+    if own != before["certificate"].as_str().unwrap_or_default() {
+        if own.is_empty() {
+            return Err((400, "Key cannot be used without a certificate".to_owned()));
+        }
+        if Records::of(api, request).get(&certificate(own))?.is_none() {
+            return Err((400, "Key must be used with an existent certificate".to_owned()));
+        }
+    }
+    let bindings = before["mtls_static_certificate_bindings"].as_array().map_or(&[][..], Vec::as_slice);
+    check_bindings(api, request, &session, bindings)?;
     hash_password(api, &mut session, Some(&before));
     let keeps = matches!(argument(request, "suppress_reset"), Some("1"));
     held.put(&name, &complete(session, Some(&before), keeps), keeps)
@@ -211,10 +254,11 @@ fn hash_password(api: &GatewayApi, session: &mut Map<String, Value>, before: Opt
 
 /// Fields of a session, of a right and of a right's limit, in the order in which Tyk writes them. Others follow.
 #[rustfmt::skip]
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 35] = [
     "last_check", "allowance", "rate", "per", "throttle_interval", "throttle_retry_limit", "max_query_depth",
     "date_created", "expires", "quota_max", "quota_renews", "quota_remaining", "quota_renewal_rate", "access_rights",
-    "org_id", "oauth_client_id", "oauth_keys", "certificate", "basic_auth_data", "jwt_data", "hmac_enabled",
+    "org_id", "oauth_client_id", "oauth_keys", "certificate",
+    "mtls_static_certificate_bindings", "basic_auth_data", "jwt_data", "hmac_enabled",
     "enable_http_signature_validation", "hmac_string", "rsa_certificate_id", "is_inactive", "apply_policy_id",
     "apply_policies", "data_expires", "monitor", "enable_detailed_recording", "meta_data", "tags", "alias",
     "last_updated",
@@ -236,7 +280,7 @@ fn sort(fields: Map<String, Value>, order: &[&str]) -> Map<String, Value> {
 }
 
 /// Leaves out what is zero, adds the times, and brings the fields into Tyk's order.
-fn complete(mut session: Map<String, Value>, before: Option<&Value>, keeps_counts: bool) -> Value {
+pub(super) fn complete(mut session: Map<String, Value>, before: Option<&Value>, keeps_counts: bool) -> Value {
     session.retain(|_, value| match value {
         Value::Null | Value::Bool(false) => false,
         Value::Number(number) => number.as_f64() != Some(0.0),

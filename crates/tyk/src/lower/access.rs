@@ -7,7 +7,8 @@ use crate::conf::Conf;
 use crate::definition::Definition;
 
 /// Ways of authentication in Tyk's order: kind, switch, name in `auth_configs`, name in `base_identity_provided_by`.
-const WAYS: [(&str, &str, &str, &str); 6] = [
+const WAYS: [(&str, &str, &str, &str); 7] = [
+    ("oauth", "use_oauth2", "oauth", "oauth_key"),
     ("basic", "use_basic_auth", "basic", "basic_auth_user"),
     ("hmac", "enable_signature_checking", "hmac", "hmac_key"),
     ("jwt", "enable_jwt", "jwt", "jwt_claim"),
@@ -43,6 +44,11 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
         let mut way = self::way(api, kind, name);
         match *kind {
             "jwt" => way.insert("jwt", self::jwt(api)),
+            "token" => {
+                way.insert("use_certificate", flag(uses_certificates(api)));
+                way.insert("allows_tokens", flag(conf.allows_tokens_for_certificates));
+                way.insert("binds", flag(api.flag("use_mutual_tls_auth")));
+            }
             "hmac" => way.insert("hmac", self::hmac(api)),
             "open_id" => way.insert("openid", self::openid(api)),
             "custom" => match self::custom(api, id, conf) {
@@ -69,6 +75,35 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
         access.insert("storage", Node::from(storage));
     }
     Some(access)
+}
+
+/// True for an API whose keys are certificates that clients show in TLS.
+pub(super) fn uses_certificates(api: &Definition) -> bool {
+    let own = api.at("auth_configs.authToken").filter(|own| own.as_map().is_some_and(|own| !own.is_empty()));
+    let field = if own.is_some() { "auth_configs.authToken.use_certificate" } else { "auth.use_certificate" };
+    !api.flag("use_keyless") && api.flag(field)
+}
+
+/// The plugin with the endpoints of an API's OAuth server.
+pub(super) fn oauth(api: &Definition, id: &str, conf: &Conf) -> Node {
+    let mark = api.node.mark;
+    let mut made = map(mark, [("api_id", text(id)), ("org_id", text(api.text("org_id")))]);
+    made.insert("listen_path", text(api.text("proxy.listen_path")));
+    for (field, path) in [
+        ("allowed_access_types", "oauth_meta.allowed_access_types"),
+        ("allowed_authorize_types", "oauth_meta.allowed_authorize_types"),
+        ("auth_login_redirect", "oauth_meta.auth_login_redirect"),
+        ("oauth_on_keychange_url", "notifications.oauth_on_keychange_url"),
+        ("shared_secret", "notifications.shared_secret"),
+    ] {
+        if let Some(value) = api.at(path) {
+            made.insert(field, value.clone());
+        }
+    }
+    if let Some(storage) = &conf.storage {
+        made.insert("storage", Node::from(storage));
+    }
+    made
 }
 
 /// Authentication by a service.

@@ -2,19 +2,24 @@
 
 use weir_config::{Diagnostic, Lowered, Mark, Node, ResourceKind};
 
-use super::{Scripts, document, flag, list, map, text};
+use super::{Scripts, access, document, flag, list, map, text};
 use crate::conf::Tls;
 use crate::definition::Definition;
 use crate::files::scripts::fingerprint;
 
-/// True if clients of an API have to show a certificate.
-fn asks(api: &Definition) -> bool {
+/// True if clients of an API have to show a certificate of a list.
+fn has_list(api: &Definition) -> bool {
     api.flag("use_mutual_tls_auth")
+}
+
+/// True if clients of an API have to show a certificate: one of a list, or one that is a key.
+fn asks(api: &Definition) -> bool {
+    has_list(api) || access::uses_certificates(api)
 }
 
 /// The certificates that clients of an API may show: the text of each, or its SHA-256. `None`: they need none.
 pub(super) fn clients(api: &Definition, files: &Scripts, found: &mut Vec<Diagnostic>) -> Option<Node> {
-    if !asks(api) {
+    if !has_list(api) {
         return None;
     }
     let mark = api.node.mark;
@@ -49,7 +54,8 @@ pub(super) fn certificates(
     let Some(tls) = tls else {
         if let Some(api) = asking {
             let reason = "no client can show a certificate without http_server_options.use_ssl of tyk.conf";
-            found.push(api.doubt("use_mutual_tls_auth", reason));
+            let field = if has_list(api) { "use_mutual_tls_auth" } else { "auth.use_certificate" };
+            found.push(api.doubt(field, reason));
         }
         return;
     };

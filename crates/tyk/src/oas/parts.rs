@@ -151,3 +151,30 @@ pub(super) fn cors(cors: &Value) -> Value {
     }
     made
 }
+
+/// An OAuth server: `oauth_meta` and `notifications`. The grants are those of the flows that the document describes.
+pub(super) fn oauth(scheme: &Value, described: &Value) -> Map<String, Value> {
+    let flows = [
+        ("authorizationCode", "authorization_code"),
+        ("clientCredentials", "client_credentials"),
+        ("password", "password"),
+    ];
+    let has = |flow: &str| described["flows"].get(flow).is_some_and(|flow| !flow.is_null());
+    let refreshes = scheme.get("refreshToken") == Some(&Value::Bool(true));
+    let grants = flows.iter().filter(|(flow, _)| has(flow)).map(|(_, grant)| *grant);
+    let grants: Vec<&str> = grants.chain(refreshes.then_some("refresh_token")).collect();
+    let told = scheme.get("notifications").cloned().unwrap_or_default();
+    Map::from_iter([
+        (
+            "oauth_meta".to_owned(),
+            json!({
+                "allowed_access_types": grants, "allowed_authorize_types": scheme["allowedAuthorizeTypes"],
+                "auth_login_redirect": scheme["authLoginRedirect"],
+            }),
+        ),
+        (
+            "notifications".to_owned(),
+            json!({ "shared_secret": told["sharedSecret"], "oauth_on_keychange_url": told["onKeyChangeUrl"] }),
+        ),
+    ])
+}

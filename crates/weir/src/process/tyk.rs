@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -88,8 +89,9 @@ pub(crate) fn start(settings: &Settings, rules: &Rules, runtime: &Handle, succee
     let counts = PlanCounts::of(states, settings.limits.limit_keys as usize);
     let (reloads, handle) = (Arc::clone(&rules.reloads), runtime.clone());
     let reload = Box::new(move |waits: bool| reloads.ask(waits, &handle));
+    let stored = (storage, settings.limits.limit_keys as usize);
     let api =
-        GatewayApi::new(place, (sessions, counts, Caches::of(states)), storage, reload).map_err(anyhow::Error::msg)?;
+        GatewayApi::new(place, (sessions, counts, Caches::of(states)), stored, reload).map_err(anyhow::Error::msg)?;
     let api = Arc::new(api);
     let door = Door::of(states);
     let blocking = runtime.clone();
@@ -127,29 +129,48 @@ impl StoredSessions {
         for item in listing.items {
             let stored: Value =
                 serde_json::from_str(&item.value).with_context(|| format!("{} is no JSON", item.key))?;
+            if let (Some(name), Some(value)) = (stored["record"].as_str(), stored["value"].as_str()) {
+                sessions.records.put(name, value, stored["ends"].as_u64().unwrap_or_default());
+                continue;
+            }
             let name = stored["name"].as_str().unwrap_or_default();
             sessions.restore(name, stored["session"].clone(), stored["epoch"].as_u64().unwrap_or_default());
         }
         Ok(Self { store, runtime })
     }
 
-    fn commit(&self, name: &str, value: Option<Arc<str>>) -> Result<(), String> {
+    /// Writes a value of a kind, or removes it. It goes by itself at a second since 1970; 0: never.
+    fn commit(&self, kind: &str, name: &str, value: Option<String>, ends: u64) -> Result<(), String> {
         // A name may be any text.
         let id: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let key = ResourceKey::new(ResourceKind::Entities, &format!("keys/{id}"));
-        let change = Change { key, value, expires: None };
+        let key = ResourceKey::new(ResourceKind::Entities, &format!("{kind}/{id}"));
+        let expires = (ends > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_secs(ends));
+        let change = Change { key, value: value.map(Into::into), expires };
         let commit = Commit { changes: vec![change], author: "gateway api".to_owned(), expect: Vec::new() };
         self.runtime.block_on(self.store.commit(commit)).map(drop).map_err(|error| error.to_string())
     }
 }
 
+/// Kinds of stored values.
+const KEYS: &str = "keys";
+const RECORDS: &str = "records";
+
 impl Storage for StoredSessions {
     fn put(&self, name: &str, session: &Value, epoch: u64) -> Result<(), String> {
         let stored = json!({ "name": name, "epoch": epoch, "session": session });
-        self.commit(name, Some(stored.to_string().into()))
+        self.commit(KEYS, name, Some(stored.to_string()), 0)
     }
 
     fn remove(&self, name: &str) -> Result<(), String> {
-        self.commit(name, None)
+        self.commit(KEYS, name, None, 0)
+    }
+
+    fn put_record(&self, name: &str, value: &str, ends: u64) -> Result<(), String> {
+        let stored = json!({ "record": name, "value": value, "ends": ends });
+        self.commit(RECORDS, name, Some(stored.to_string()), ends)
+    }
+
+    fn remove_record(&self, name: &str) -> Result<(), String> {
+        self.commit(RECORDS, name, None, 0)
     }
 }

@@ -107,7 +107,7 @@ impl Gateway for Insight {
             return Some((501, json!({ "status": "error", "message": message })));
         }
         let (method, path, secret) = (method.to_owned(), path.to_owned(), secret.clone());
-        let answer = door.ask(ApiRequest { method, path, query, secret, body, remote: None, is_own: false })?;
+        let answer = door.ask(ApiRequest { method, path, query, secret, body, ..ApiRequest::default() })?;
         let value = serde_json::from_slice(&answer.body);
         Some((answer.status, value.unwrap_or_else(|_| String::from_utf8_lossy(&answer.body).trim().into())))
     }

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Authority, Certificate, Gateway, Kind, LIMIT, Process, Start, binary, free_port, program, wait_until, weir,
+    Authority, Certificate, Gateway, Kind, LIMIT, Process, Redis, Start, binary, free_port, program, wait_until, weir,
 };
 use crate::tls::curl;
-use crate::tyk::{Site, keyless};
+use crate::tyk::{Site, ask as ask_api, error, keyed, keyless, right};
 
 fn options(server: &Certificate, more: Value) -> Value {
     let mut options = json!({
@@ -147,4 +147,107 @@ fn faults_in_certificates_are_told() {
         assert_eq!(code == 0, is_good, "{text}: {out}{err}");
         assert!(format!("{out}{err}").contains(text), "{text}: {out}{err}");
     }
+}
+
+/// Adds a certificate to the store; its id.
+fn add(gateway: &Gateway, certificate: &Certificate) -> String {
+    let request = format!("POST /tyk/certs?org_id=o1\nX-Tyk-Authorization: {}\n\n{}", super::SECRET, certificate.cert);
+    let answer = gateway.send_to("o", &request);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn certificates_are_keys() {
+    let (site, authority, redis) = (Site::new(), Authority::new(), Redis::start());
+    let server = authority.certificate(Kind::P256, &["api.test"]);
+    let [own, other, bare] = ["own", "other", "bare"].map(|name| authority.certificate(Kind::P256, &[name]));
+    let mut api = keyed("ck");
+    api["auth"] = json!({"auth_header_name": "Authorization", "use_certificate": true});
+    site.api("ck", api);
+    for storage in [json!({}), json!({"type": "redis", "host": "127.0.0.1", "port": redis.port})] {
+        for allows_tokens in [false, true] {
+            let mut conf = options(&server, json!({}));
+            conf["security"] = json!({"allow_unsafe_dynamic_mtls_token": allows_tokens});
+            if storage != json!({}) {
+                conf["storage"] = storage.clone();
+                redis.cli(&["FLUSHALL"]);
+            }
+            let gateway = Start::at(&site.conf(conf)).https().start();
+            let id = add(&gateway, &own);
+            assert_eq!(id, format!("o1{}", sha256(&own)));
+            let session = right("ck", json!({"certificate": id}));
+            let (status, made) = ask_api(&gateway, "POST", "/tyk/keys/create", &session);
+            assert_eq!(status, 200, "{made}");
+            let (status, again) = ask_api(&gateway, "POST", "/tyk/keys/create", &session);
+            assert!(
+                status == 500 && again["message"].as_str().is_some_and(|text| text.contains("already found")),
+                "{again}"
+            );
+            // A key for a certificate that is not in the store.
+            let unknown = right("ck", json!({"certificate": format!("o1{}", sha256(&bare))}));
+            assert_eq!(ask_api(&gateway, "POST", "/tyk/keys/create", &unknown).0, 200);
+            let disallowed = error("Access to this API has been disallowed");
+            assert_eq!(ask(&gateway, "/ck/x", Some(&own)).0, "200");
+            assert_eq!(ask(&gateway, "/ck/x", Some(&other)), ("401".to_owned(), disallowed.clone()));
+            assert_eq!(ask(&gateway, "/ck/x", Some(&bare)), ("403".to_owned(), disallowed.clone()));
+            let without = if allows_tokens { "Authorization field missing" } else { "Client certificate required" };
+            assert_eq!(ask(&gateway, "/ck/x", None), ("401".to_owned(), error(without)));
+            // The text of the key alone is public: it is made of the certificate.
+            let key = made["key"].as_str().expect("a key");
+            let token = gateway.send_to("o", &format!("GET /ck/x\nAuthorization: {key}"));
+            assert_eq!(token.status, if allows_tokens { 200 } else { 401 }, "{token:?}");
+            let listed = ask_api(&gateway, "GET", "/tyk/certs?org_id=o1", &Value::Null).1;
+            assert_eq!(listed, json!({ "certs": [id] }));
+            let detailed = ask_api(&gateway, "GET", "/tyk/certs?org_id=o1&mode=detailed", &Value::Null).1;
+            assert_eq!(
+                (&detailed["certs"][0]["id"], &detailed["certs"][0]["is_ca"]),
+                (&json!(id), &json!(false)),
+                "{detailed}"
+            );
+            let shown = ask_api(&gateway, "GET", &format!("/tyk/certs/{id}"), &Value::Null).1;
+            assert_eq!((&shown["dns_names"], &shown["has_private"]), (&json!(["own"]), &json!(false)), "{shown}");
+            assert_eq!(ask_api(&gateway, "DELETE", &format!("/tyk/certs/{id}"), &Value::Null).1["message"], "removed");
+            assert_eq!(ask_api(&gateway, "GET", &format!("/tyk/certs/{id}"), &Value::Null).0, 404);
+            let refused = || (ask(&gateway, "/ck/x", Some(&own)).0 == "403").then_some(());
+            wait_until("a refusal of the certificate", LIMIT, refused);
+        }
+    }
+}
+
+#[test]
+fn keys_are_bound_to_certificates() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let server = authority.certificate(Kind::P256, &["api.test"]);
+    let [own, other] = ["own", "other"].map(|name| authority.certificate(Kind::P256, &[name]));
+    let mut api = keyed("b");
+    (api["use_mutual_tls_auth"], api["client_certificates"]) = (true.into(), json!([authority.file()]));
+    site.api("b", api);
+    let gateway = Start::at(&site.conf(options(&server, json!({})))).https().start();
+    let bound = |ids: Value| {
+        ask_api(&gateway, "POST", "/tyk/keys/create", &right("b", json!({"mtls_static_certificate_bindings": ids})))
+    };
+    for (ids, text) in [(json!(["x"]), "invalid certificate ID: x"), (json!(["o1x"]), "certificate not found: o1x")] {
+        let (status, answer) = bound(ids);
+        assert_eq!((status, &answer["message"]), (400, &json!(text)));
+    }
+    let id = add(&gateway, &own);
+    let (status, made) = bound(json!([id]));
+    assert_eq!(status, 200, "{made}");
+    let call = |certificate: &Certificate| {
+        let files = [&certificate.cert_file, &certificate.key_file].map(|file| file.to_str().expect("a path"));
+        let key = format!("Authorization: {}", made["key"].as_str().expect("a key"));
+        let seen = curl(
+            &gateway,
+            None,
+            ("api.test", "/b/x"),
+            &["-w", " %{http_code}", "--cert", files[0], "--key", files[1], "-H", &key],
+        );
+        seen.out.rsplit_once(' ').expect("a status").1.to_owned()
+    };
+    assert_eq!([call(&own), call(&other)], ["200", "401"]);
+    let text = format!("{}\n{}", own.cert, fs::read_to_string(&own.key_file).expect("read a file"));
+    let request = format!("POST /tyk/certs?org_id=o1\nX-Tyk-Authorization: {}\n\n{text}", super::SECRET);
+    let refused = gateway.send_to("o", &request);
+    assert!(refused.status == 403 && refused.text().contains("private keys are not kept"), "{refused:?}");
 }

@@ -282,7 +282,11 @@ fn refusals_of_tokens_have_other_words_where_the_settings_say_so() {
     let disallowed = error("Access to this API has been disallowed");
     assert_eq!(told(&send(&gateway, &format!("GET /kx/\nAuthorization: {other}"))), (403, disallowed));
     for (id, code, says) in [
-        ("auth.cert_expired", 401, "override_messages.auth.cert_expired: only auth.auth_field_missing and"),
+        (
+            "auth.none",
+            401,
+            "override_messages.auth.none: expected one of: auth.auth_field_missing, auth.key_not_found,",
+        ),
         ("auth.key_not_found", 200, "override_messages.auth.key_not_found.code: expected a status from 400 to 599"),
     ] {
         let conf = site.conf(json!({"override_messages": {id: {"message": "m", "code": code}}}));

@@ -122,6 +122,31 @@ impl Access {
         }
     }
 
+    /// Looks whether there is a value beside sessions in Redis. One that does not answer has none, so that the request is
+    /// refused.
+    pub(super) async fn look(&self, name: String, now_ms: u64, progress: &mut Progress) {
+        let is_there = match &self.remote {
+            Some(remote) => remote.exists(&name, now_ms).await.unwrap_or(false),
+            None => false,
+        };
+        progress.records.push((name, is_there));
+    }
+
+    /// True if there is a value beside sessions with this name, at a time in milliseconds since 1970 and on the clock of the
+    /// process.
+    pub(super) fn has_record(&self, name: String, now: (u64, u64), progress: &Progress) -> Result<bool, Stop> {
+        if self.remote.is_none() {
+            return Ok(self.sessions.records.get(&name, now.0 / 1000).is_some());
+        }
+        let looked = progress.records.iter().find(|(known, _)| *known == name).map(|(_, is_there)| *is_there);
+        looked.or_else(|| self.sessions.seen(&name, now.1)).ok_or(Stop::Waits(Wait::Record(name)))
+    }
+
+    /// Id of the API.
+    pub(super) fn api(&self) -> &str {
+        &self.api
+    }
+
     /// True if the provider of a token has signed it.
     pub(super) async fn verifies(&self, token: &str, now_ms: u64, io: &dyn Io) -> bool {
         for way in &self.ways {
@@ -188,7 +213,7 @@ impl Access {
         for (number, way) in self.ways.iter().enumerate() {
             let start = room.len();
             let now = (cx.unix_ms(), cx.now_ms());
-            let found = way.session(cx.request(), now, self, room, &known.progress);
+            let found = way.session(cx, now, self, room, &known.progress);
             // Scratch memory may be read by the next plugin or request, were there a fault elsewhere.
             room.get_mut(start..).unwrap_or_default().fill(0);
             room.truncate(start);

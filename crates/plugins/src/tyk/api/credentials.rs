@@ -1,11 +1,15 @@
 //! Ways of authentication: where a request has its credentials, and the session that they stand for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_net::tls::authorities::not_after;
 use weir_plugin::{BuildCx, Invalid, Io, Request, RequestCx};
 use weir_wire::name::FieldName;
 
@@ -14,10 +18,10 @@ use super::access::{Access, Read};
 use super::hmac;
 use super::jwt::{self, Stop, Tokens};
 use super::openid::{self, OpenId};
-use crate::auth::credentials::same_secret;
+use crate::hex;
 use crate::query;
 use crate::tyk::coprocess::{Check, CheckConf};
-use crate::tyk::sessions::{HashFunction, Password, Session};
+use crate::tyk::sessions::{Password, Session, records};
 use crate::tyk::shared::{Progress, Wait};
 
 /// A way of authentication.
@@ -46,6 +50,12 @@ pub(super) struct Conf {
     hmac: hmac::Conf,
     /// The service that knows the callers.
     custom: Option<CheckConf>,
+    /// Tokens are the certificates that clients show in TLS.
+    use_certificate: bool,
+    /// Clients without a certificate may have a token (`security.allow_unsafe_dynamic_mtls_token`).
+    allows_tokens: bool,
+    /// Keys that are bound to certificates need one of them (`use_mutual_tls_auth`).
+    binds: bool,
 }
 
 /// Kind of a way of authentication.
@@ -54,6 +64,7 @@ pub(super) struct Conf {
 enum KindConf {
     #[default]
     Token,
+    Oauth,
     Basic,
     Hmac,
     Jwt,
@@ -61,19 +72,41 @@ enum KindConf {
     Custom,
 }
 
-/// Refusals of a request without a token, and of one whose token is none; `tyk.conf` may word them otherwise.
+const DISALLOWED: &str = "Access to this API has been disallowed";
+/// Refusals that `tyk.conf` may word otherwise.
 const FIELD_MISSING: Refusal = (401, "Authorization field missing");
-const KEY_NOT_FOUND: Refusal = (403, "Access to this API has been disallowed");
+const KEY_NOT_FOUND: Refusal = (403, DISALLOWED);
+const CERT_REQUIRED: Refusal = (401, "Client certificate required");
+const CERT_EXPIRED: Refusal = (403, "Certificate has expired");
+const CERT_MISMATCH: Refusal = (401, DISALLOWED);
+const OAUTH_MISSING: Refusal = (400, "Authorization field missing");
+const OAUTH_MALFORMED: Refusal = (400, "Bearer token malformed");
+const OAUTH_NOT_FOUND: Refusal = (403, "Key not authorised");
+const OAUTH_DELETED: Refusal = (403, "Key not authorised. OAuth client access was revoked");
 
-/// Refusals of tokens in other words (`override_messages`).
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-pub(super) struct Messages {
-    /// `auth.auth_field_missing`.
-    auth_field_missing: Message,
-    /// `auth.key_not_found`.
-    key_not_found: Message,
+/// Ids of refusals in `override_messages`, each with the way that it is of and with true if that way has certificates.
+const IDS: [(&str, KindConf, Option<bool>, Refusal); 10] = [
+    ("auth.auth_field_missing", KindConf::Token, None, FIELD_MISSING),
+    ("auth.key_not_found", KindConf::Token, Some(false), KEY_NOT_FOUND),
+    ("auth.cert_not_found", KindConf::Token, Some(true), KEY_NOT_FOUND),
+    ("auth.cert_required", KindConf::Token, None, CERT_REQUIRED),
+    ("auth.cert_expired", KindConf::Token, None, CERT_EXPIRED),
+    ("auth.cert_mismatch", KindConf::Token, None, CERT_MISMATCH),
+    ("oauth.auth_field_missing", KindConf::Oauth, None, OAUTH_MISSING),
+    ("oauth.auth_field_malformed", KindConf::Oauth, None, OAUTH_MALFORMED),
+    ("oauth.key_not_found", KindConf::Oauth, None, OAUTH_NOT_FOUND),
+    ("oauth.client_deleted", KindConf::Oauth, None, OAUTH_DELETED),
+];
+
+/// Ids of all refusals that can have other words.
+pub fn message_ids() -> impl Iterator<Item = &'static str> {
+    IDS.into_iter().map(|(id, ..)| id)
 }
+
+/// Refusals in other words by their ids (`override_messages`).
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub(super) struct Messages(BTreeMap<String, Message>);
 
 /// A refusal in other words.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -88,14 +121,11 @@ struct Message {
 impl Messages {
     /// The refusal of a way in the words of the configuration.
     pub(super) fn of<'m>(&'m self, way: &Way, refusal: Refusal) -> (u16, &'m str) {
-        let message = match refusal {
-            FIELD_MISSING if way.kind == KindConf::Token => &self.auth_field_missing,
-            KEY_NOT_FOUND if way.kind == KindConf::Token => &self.key_not_found,
-            other => return other,
-        };
         let (status, text) = refusal;
-        let code = if message.code == 0 { status } else { message.code };
-        (code, if message.message.is_empty() { text } else { &message.message })
+        let is_of = |has_certificates: Option<bool>| has_certificates.is_none_or(|has| has == way.use_certificate);
+        let id = IDS.iter().find(|(_, kind, of, known)| *known == refusal && *kind == way.kind && is_of(*of));
+        let Some(Message { message, code }) = id.and_then(|(id, ..)| self.0.get(*id)) else { return (status, text) };
+        (if *code == 0 { status } else { *code }, if message.is_empty() { text } else { message })
     }
 }
 
@@ -112,6 +142,9 @@ pub(super) struct Way {
     openid: Option<OpenId>,
     hmac: hmac::Conf,
     custom: Option<Check>,
+    use_certificate: bool,
+    allows_tokens: bool,
+    binds: bool,
 }
 
 impl Way {
@@ -150,6 +183,9 @@ impl Way {
                 None => None,
             },
             kind: conf.kind,
+            use_certificate: conf.use_certificate,
+            allows_tokens: conf.allows_tokens,
+            binds: conf.binds,
         })
     }
 
@@ -183,23 +219,36 @@ impl Way {
     /// The session that the credentials of a request stand for. The end of `room` is scratch memory.
     pub(super) fn session(
         &self,
-        request: &Request,
+        cx: &RequestCx<'_>,
         now: (u64, u64),
         access: &Access,
         room: &mut Vec<u8>,
         progress: &Progress,
     ) -> Result<(Arc<Session>, Option<String>), Stop> {
+        let request = cx.request();
         let start = room.len();
         let read: &Read = &progress.read;
         match self.kind {
+            KindConf::Token if self.use_certificate => {
+                Ok((self.of_certificate(cx, now, access, room, progress)?, None))
+            }
             KindConf::Token => {
                 if !self.read(request, room) {
                     return Err(FIELD_MISSING.into());
                 }
                 let start = start + scheme_length(room.get(start..).unwrap_or_default());
-                let found = access.find(room, start, (read, now.1))?;
-                Ok((found.ok_or(KEY_NOT_FOUND)?, None))
+                let found = access.find(room, start, (read, now.1))?.ok_or(KEY_NOT_FOUND)?;
+                if self.binds
+                    && let Some(bound) = found.bound.as_ref().filter(|bound| !bound.certificates.is_empty())
+                {
+                    let id = shown(cx, access.sessions().1)?.ok_or(CERT_MISMATCH)?;
+                    if bound.certificates.iter().all(|known| **known != *id) {
+                        return Err(CERT_MISMATCH.into());
+                    }
+                }
+                Ok((found, None))
             }
+            KindConf::Oauth => Ok((self.of_client(request, now, access, room, progress)?, None)),
             KindConf::Basic => Ok((self.user(request, access, room, (read, now.1))?, None)),
             KindConf::Hmac => {
                 if !self.read(request, room) {
@@ -250,6 +299,67 @@ impl Way {
         !value.is_empty()
     }
 
+    /// The session of the certificate that a client shows.
+    fn of_certificate(
+        &self,
+        cx: &RequestCx<'_>,
+        now: (u64, u64),
+        access: &Access,
+        room: &mut Vec<u8>,
+        progress: &Progress,
+    ) -> Result<Arc<Session>, Stop> {
+        let start = room.len();
+        let (read, org) = (&*progress.read, access.sessions().1);
+        let mut found = None;
+        match shown(cx, org)? {
+            None if !self.allows_tokens => return Err(CERT_REQUIRED.into()),
+            None => {}
+            Some(id) => {
+                room.extend_from_slice(id.get(org.len()..).unwrap_or_default().as_bytes());
+                found = Some(access.find_of_org(room, start, (read, now.1))?.ok_or(CERT_MISMATCH)?);
+                // A certificate that was taken out of the store is no key any more.
+                if !access.has_record(records::certificate(&id), now, progress)? {
+                    return Err(KEY_NOT_FOUND.into());
+                }
+                room.truncate(start);
+            }
+        }
+        if self.allows_tokens && self.read(cx.request(), room) {
+            let start = start + scheme_length(room.get(start..).unwrap_or_default());
+            found = Some(access.find(room, start, (read, now.1))?.ok_or(KEY_NOT_FOUND)?);
+        }
+        found.ok_or(FIELD_MISSING.into())
+    }
+
+    /// The session of a token of OAuth, whose client has to be there still.
+    fn of_client(
+        &self,
+        request: &Request,
+        now: (u64, u64),
+        access: &Access,
+        room: &mut Vec<u8>,
+        progress: &Progress,
+    ) -> Result<Arc<Session>, Stop> {
+        let start = room.len();
+        self.read(request, room);
+        let given = room.get(start..).unwrap_or_default().to_vec();
+        let mut words = given.split(|b| *b == b' ');
+        let (scheme, Some(token)) = (words.next().unwrap_or_default(), words.next()) else {
+            return Err(OAUTH_MISSING.into());
+        };
+        if !scheme.eq_ignore_ascii_case(b"bearer") {
+            return Err(OAUTH_MALFORMED.into());
+        }
+        room.truncate(start);
+        room.extend_from_slice(token);
+        let found = access.find(room, start, (&progress.read, now.1))?.ok_or(OAUTH_NOT_FOUND)?;
+        let client = found.bound.as_ref().map_or("", |bound| &*bound.oauth_client);
+        if client.is_empty() || !access.has_record(records::oauth_client(access.api(), client), now, progress)? {
+            return Err(OAUTH_DELETED.into());
+        }
+        Ok(found)
+    }
+
     /// The session of a user with a password.
     fn user(
         &self,
@@ -280,7 +390,7 @@ impl Way {
         room.extend_from_slice(name);
         let session = access.find_of_org(room, start, read)?;
         let held = session.as_ref().and_then(|session| session.password.as_ref());
-        let is_same = fits(held, password);
+        let is_same = Password::fits(held, password);
         session.filter(|_| is_same).ok_or(WRONG.into())
     }
 
@@ -295,21 +405,21 @@ impl Way {
     }
 }
 
+/// Id of the certificate that a client shows: its organisation and SHA-256.
+///
+/// # Errors
+/// The certificate is over.
+fn shown(cx: &RequestCx<'_>, org: &str) -> Result<Option<String>, Refusal> {
+    let chain = cx.client_certificate();
+    let Some(own) = chain.as_ref().and_then(|chain| chain.first()) else { return Ok(None) };
+    if not_after(own).is_none_or(|end| Duration::from_millis(cx.unix_ms()) >= end) {
+        return Err(CERT_EXPIRED);
+    }
+    Ok(Some(format!("{org}{}", hex::encode(digest(&SHA256, own).as_ref()))))
+}
+
 /// Length of the scheme before a token.
 fn scheme_length(value: &[u8]) -> usize {
     let has_scheme = value.starts_with(b"Bearer ") || value.starts_with(b"bearer ");
     if has_scheme { "Bearer ".len() } else { 0 }
-}
-
-/// Compares a password with the one of a session.
-fn fits(held: Option<&Password>, given: &[u8]) -> bool {
-    let Some(Password { text, hash }) = held else {
-        let _ = same_secret(given, b"not the password of anybody");
-        return false;
-    };
-    if hash.is_empty() {
-        return same_secret(given, text.as_bytes());
-    }
-    let Some(function) = HashFunction::named(hash) else { return false };
-    same_secret(function.hash(given).as_bytes(), text.as_bytes())
 }

@@ -135,7 +135,7 @@ impl Runner {
     /// Asks the gateway API about a key; `None`, which is logged, where nothing answers.
     async fn ask(&self, method: &str, key: &str, query: Vec<(String, String)>, body: Vec<u8>) -> Option<ApiAnswer> {
         let (method, path) = (method.to_owned(), format!("keys/{key}"));
-        let request = |remote| ApiRequest { method, path, query, secret: String::new(), body, remote, is_own: true };
+        let request = |remote| ApiRequest { method, path, query, body, remote, is_own: true, ..ApiRequest::default() };
         let answer = self.door.answer(self.remote.as_ref(), request).await;
         answer.inspect_err(|reason| tracing::warn!(reason, "a script gets no session")).ok()
     }

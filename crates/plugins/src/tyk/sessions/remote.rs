@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `apikey-NAME` | the session as JSON |
 //! | `quota-NAME`, `quota-SCOPE-NAME` | requests of the running period, which ends with the key's time to live |
+//! | the names of [`super::records`] | values beside sessions, lists of their names, and tokens of clients ranked by their ends |
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,8 +32,33 @@ pub(in crate::tyk) struct Conf {
     session_cache: u32,
 }
 
-static SET: LazyLock<Script> = LazyLock::new(|| Script::new("redis.call('SET', KEYS[1], ARGV[1]) return 1"));
-static PING: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('EXISTS', KEYS[1])"));
+/// Sets a value for so many seconds; 0: for ever.
+static SET: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "\
+if ARGV[2] == '0' then redis.call('SET', KEYS[1], ARGV[1]) else redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2]) end
+return 1
+",
+    )
+});
+static EXISTS: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('EXISTS', KEYS[1])"));
+/// Adds an element to a list in which it is once.
+static LIST_ADD: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("redis.call('LREM', KEYS[1], 0, ARGV[1]) redis.call('RPUSH', KEYS[1], ARGV[1]) return 1")
+});
+static LIST_REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('LREM', KEYS[1], 0, ARGV[1])"));
+static LIST: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('LRANGE', KEYS[1], 0, ARGV[1])"));
+static RANK: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])"));
+static UNRANK: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('ZREM', KEYS[1], ARGV[1])"));
+/// The elements from a rank on, with their ranks. Those before it are removed.
+static RANKED: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "\
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
+return redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+",
+    )
+});
 /// A page of the names of keys that begin with the key, from a cursor.
 static SCAN: LazyLock<Script> =
     LazyLock::new(|| Script::new("return redis.call('SCAN', ARGV[1], 'MATCH', KEYS[1] .. '*', 'COUNT', 500)"));
@@ -58,6 +84,9 @@ static USED: LazyLock<Script> =
 const SESSION: &str = "apikey-";
 /// Beginning of the keys of quotas.
 const QUOTA: &str = "quota-";
+
+/// Milliseconds for which it is remembered whether there is a value beside sessions, as in Tyk.
+const SEEN: u64 = 1000;
 
 /// Requests of the running period of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +154,15 @@ impl Remote {
 
     /// Asks Redis for a sign of life.
     pub(in crate::tyk) async fn ping(&self) -> Result<(), Error> {
-        self.redis.run(&PING, b"tyk-liveness-probe", &[]).await.map(drop)
+        self.redis.run(&EXISTS, b"tyk-liveness-probe", &[]).await.map(drop)
+    }
+
+    /// True if there is a value beside sessions with this name. That is remembered for a moment.
+    pub(in crate::tyk) async fn exists(&self, name: &str, now_ms: u64) -> Result<bool, Error> {
+        let reply = self.redis.run(&EXISTS, name.as_bytes(), &[]).await?;
+        let is_there = matches!(reply, Value::Int(number) if number > 0);
+        self.sessions.seen.put(name.as_bytes(), is_there, (now_ms, SEEN), self.most);
+        Ok(is_there)
     }
 
     /// A way for a thread that may block, and the commands that come over it.
@@ -208,13 +245,14 @@ impl RemoteSessions {
         read.map(Some).map_err(|error| format!("the session {name} in Redis is no JSON: {error}"))
     }
 
-    /// Stores a session.
+    /// Stores a session for so many seconds; 0: for ever.
     ///
     /// # Errors
     /// Its policies cannot be applied, or Redis does not answer.
-    pub fn put(&self, name: &str, session: &Json) -> Result<(), String> {
+    pub fn put(&self, name: &str, session: &Json, seconds: u64) -> Result<(), String> {
         self.sessions.compile(name, session, 0)?;
-        self.ask(&SET, key(SESSION, name.as_bytes()), vec![session.to_string().into_bytes()])?;
+        let arguments = vec![session.to_string().into_bytes(), seconds.to_string().into_bytes()];
+        self.ask(&SET, key(SESSION, name.as_bytes()), arguments)?;
         self.sessions.forget(name.as_bytes());
         Ok(())
     }
@@ -243,6 +281,80 @@ impl RemoteSessions {
     /// Redis does not answer.
     pub fn reset_quota(&self, scope: &str, name: &str) -> Result<(), String> {
         self.ask(&REMOVE, quota_key(scope, name), Vec::new()).map(drop)
+    }
+
+    /// A value beside sessions.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn record(&self, name: &str) -> Result<Option<String>, String> {
+        Ok(match self.ask(&GET, name.into(), Vec::new())? {
+            Value::BulkString(text) => Some(String::from_utf8_lossy(&text).into_owned()),
+            _ => None,
+        })
+    }
+
+    /// Stores a value beside sessions for so many seconds; 0: for ever.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn put_record(&self, name: &str, value: &str, seconds: u64) -> Result<(), String> {
+        self.ask(&SET, name.into(), vec![value.into(), seconds.to_string().into_bytes()])?;
+        self.sessions.seen.remove(name.as_bytes());
+        Ok(())
+    }
+
+    /// Removes a value beside sessions.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn remove_record(&self, name: &str) -> Result<bool, String> {
+        let removed = self.ask(&REMOVE, name.into(), Vec::new())?;
+        self.sessions.seen.remove(name.as_bytes());
+        Ok(matches!(removed, Value::Int(1)))
+    }
+
+    /// Adds an element to a list, or takes it out.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn enlist(&self, list: &str, element: &str, is_in: bool) -> Result<(), String> {
+        let script = if is_in { &LIST_ADD } else { &LIST_REMOVE };
+        self.ask(script, list.into(), vec![element.into()]).map(drop)
+    }
+
+    /// The elements of a list, in their order.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn list(&self, list: &str) -> Result<Vec<String>, String> {
+        texts(&self.ask(&LIST, list.into(), vec![(MOST_NAMES - 1).to_string().into_bytes()])?)
+    }
+
+    /// Gives an element of a set a rank; `None` takes it out.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn rank(&self, set: &str, element: &str, rank: Option<u64>) -> Result<(), String> {
+        let reply = match rank {
+            Some(rank) => self.ask(&RANK, set.into(), vec![rank.to_string().into_bytes(), element.into()]),
+            None => self.ask(&UNRANK, set.into(), vec![element.into()]),
+        };
+        reply.map(drop)
+    }
+
+    /// The elements of a set from a rank on, with their ranks.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub fn ranked(&self, set: &str, from: u64) -> Result<Vec<(String, u64)>, String> {
+        let arguments = vec![from.to_string().into_bytes(), MOST_NAMES.to_string().into_bytes()];
+        let parts = texts(&self.ask(&RANKED, set.into(), arguments)?)?;
+        let pairs = parts.chunks_exact(2).filter_map(|pair| match pair {
+            [element, rank] => Some((element.clone(), rank.parse::<f64>().ok()?.max(0.0) as u64)),
+            _ => None,
+        });
+        Ok(pairs.collect())
     }
 
     /// Names of all sessions, in their order.
@@ -278,6 +390,16 @@ impl RemoteSessions {
         names.dedup();
         Ok(names)
     }
+}
+
+/// The texts of a reply with a list.
+fn texts(reply: &Value) -> Result<Vec<String>, String> {
+    let Value::Array(parts) = reply else { return Err(Error::Unexpected.to_string()) };
+    let text = |part: &Value| match part {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    };
+    Ok(parts.iter().filter_map(text).collect())
 }
 
 fn quota_key(scope: &str, name: &str) -> Vec<u8> {

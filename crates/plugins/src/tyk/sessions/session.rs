@@ -5,6 +5,8 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
 
+use super::hash::HashFunction;
+use crate::auth::credentials::same_secret;
 use crate::traffic::PlanCounts;
 
 /// A session with its policies applied.
@@ -44,6 +46,17 @@ pub struct Session {
     pub tags: Box<[Box<str>]>,
     /// Ids of the policies that were applied, as they are written in the key.
     pub policies: Box<[Box<str>]>,
+    /// Clients and certificates that the key belongs to; `None`: neither.
+    pub bound: Option<Box<Bound>>,
+}
+
+/// Clients and certificates that a key belongs to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// The client of OAuth that got it as a token; empty: none.
+    pub oauth_client: Box<str>,
+    /// Ids of certificates, one of which its caller has to show (`mtls_static_certificate_bindings`).
+    pub certificates: Box<[Box<str>]>,
 }
 
 /// A rate and a quota.
@@ -196,6 +209,7 @@ impl Session {
             alias: text(value, "alias").into(),
             tags: texts(value.get("tags")),
             policies: texts(value.get("apply_policies")),
+            bound: Bound::of(value),
         })
     }
 
@@ -215,6 +229,32 @@ impl Session {
     pub fn right(&self, api: &str) -> Option<&Right> {
         let at = self.rights.binary_search_by(|right| (*right.api).cmp(api)).ok()?;
         self.rights.get(at)
+    }
+}
+
+impl Bound {
+    fn of(value: &Value) -> Option<Box<Self>> {
+        let bound = Self {
+            oauth_client: text(value, "oauth_client_id").into(),
+            certificates: texts(value.get("mtls_static_certificate_bindings")),
+        };
+        (bound != Self::default()).then(|| Box::new(bound))
+    }
+}
+
+impl Password {
+    /// Compares a password with the one of a session. Without one it takes as long.
+    #[must_use]
+    pub fn fits(held: Option<&Self>, given: &[u8]) -> bool {
+        let Some(Self { text, hash }) = held else {
+            let _ = same_secret(given, b"not the password of anybody");
+            return false;
+        };
+        if hash.is_empty() {
+            return same_secret(given, text.as_bytes());
+        }
+        let Some(function) = HashFunction::named(hash) else { return false };
+        same_secret(function.hash(given).as_bytes(), text.as_bytes())
     }
 }
 
