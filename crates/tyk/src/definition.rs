@@ -206,7 +206,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("proxy.transport.proxy_url", "a proxy towards upstreams is not supported"),
     ("enable_proxy_protocol", "set proxy_protocol of a listener in the settings"),
     ("listen_port", "a port of one API is not supported: all APIs are at the port of the traffic"),
-    ("version_definition.enabled", "versions that are APIs of their own are not supported yet"),
     ("mcp.enabled", "MCP is not supported yet"),
 ];
 

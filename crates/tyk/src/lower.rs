@@ -8,6 +8,7 @@
 
 mod access;
 mod analytics;
+mod apart;
 mod middleware;
 mod target;
 mod tls;
@@ -46,8 +47,26 @@ pub(crate) fn lower(
 ) -> Lowered {
     let mut lowered = Lowered::new(mark);
     let mut taken = Taken { ids: vec![NO_API.to_owned(), GATEWAY.to_owned()], ..Taken::default() };
+    let referred = apart::referred(apis);
     for api in apis {
-        self::api(api, (conf, scripts), &mut taken, &mut lowered, found);
+        let has_versions = api.flag("version_definition.enabled");
+        if api.flag("internal") && !has_versions {
+            if ![api.text("api_id"), api.text("name")].iter().any(|name| referred.contains(name)) {
+                let text = "the API is no version of another one: nobody can call it";
+                found.push(api.doubt("internal", text));
+            }
+            continue;
+        }
+        if !taken.takes(api, conf, found) {
+            continue;
+        }
+        if !has_versions {
+            self::api(api, None, (conf, scripts), &mut taken, &mut lowered, found);
+            continue;
+        }
+        for version in apart::versions(api, apis, found) {
+            self::api(&version.api, Some((api, &version)), (conf, scripts), &mut taken, &mut lowered, found);
+        }
     }
     tls::certificates(conf.tls.as_ref(), apis, scripts, mark, &mut lowered, found);
     own_routes(conf, policies, mark, &mut lowered, found);
@@ -64,14 +83,41 @@ pub(crate) fn lower(
 struct Taken {
     ids: Vec<String>,
     places: Vec<(String, String)>,
+    versions: apart::Numbers,
+}
+
+impl Taken {
+    /// Takes the place of an API; false if another one has it.
+    fn takes(&mut self, api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> bool {
+        if domain_of(api).is_some() && !conf.enable_custom_domains {
+            let text = "without effect: enable_custom_domains of tyk.conf is not on, so that the API takes every host";
+            found.push(api.doubt("domain", text));
+        }
+        let domain = domain_of(api).filter(|_| conf.enable_custom_domains);
+        let place = (domain.unwrap_or_default().to_owned(), api.text("proxy.listen_path").to_owned());
+        if self.places.contains(&place) {
+            let text = "another API has this listen path already: this one is left out, as in Tyk";
+            found.push(api.doubt("proxy.listen_path", text));
+            return false;
+        }
+        self.places.push(place);
+        true
+    }
+}
+
+/// The domain that an API is written for.
+fn domain_of(api: &Definition) -> Option<&str> {
+    Some(api.text("domain")).filter(|domain| !domain.is_empty() && !api.flag("domain_disabled"))
 }
 
 fn document(id: &str, matching: Option<Matching>) -> Entity {
     Entity { kind: "document", id: id.to_owned(), path: String::new(), matching, ..Entity::default() }
 }
 
+/// Adds the route of an API: its own, or that of a version of a base API.
 fn api(
     api: &Definition,
+    version: Option<(&Definition, &apart::Version)>,
     (conf, scripts): (&Conf, &Scripts),
     taken: &mut Taken,
     lowered: &mut Lowered,
@@ -79,25 +125,13 @@ fn api(
 ) {
     let mark = api.node.mark;
     let listen = api.text("proxy.listen_path");
-    let domain = Some(api.text("domain")).filter(|domain| !domain.is_empty() && !api.flag("domain_disabled"));
-    let domain = match (domain, conf.enable_custom_domains) {
-        (Some(_), false) => {
-            let text = "without effect: enable_custom_domains of tyk.conf is not on, so that the API takes every host";
-            found.push(api.doubt("domain", text));
-            None
-        }
-        (domain, _) => domain,
-    };
-    let place = (domain.unwrap_or_default().to_owned(), listen.to_owned());
-    if taken.places.contains(&place) {
-        let text = "another API has this listen path already: this one is left out, as in Tyk";
-        found.push(api.doubt("proxy.listen_path", text));
-        return;
-    }
-    taken.places.push(place);
+    let domain = domain_of(api).filter(|_| conf.enable_custom_domains);
     let Some(upstream) = target::upstream(api, conf, found) else { return };
     let Some(versions) = versions::Versions::of(api, scripts, found) else { return };
-    let id = id_of(api, taken, found);
+    let id = match version {
+        Some((base, _)) => taken.versions.id(base.text("api_id")),
+        None => id_of(api, taken, found),
+    };
     // Rights of keys name the API as it is written.
     let own = Some(api.text("api_id")).filter(|own| !own.is_empty()).unwrap_or(&id);
     let mut guard =
@@ -148,14 +182,21 @@ fn api(
     let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
     item.insert("upstream", upstream);
     item.insert("enable_websocket", flag(true));
+    if let Some(vars) = version.and_then(|(_, version)| version.vars.clone()) {
+        item.insert("vars", vars);
+    }
     if !api.text("name").is_empty() {
         item.insert("name", text(&api.text("name").chars().take(100).collect::<String>()));
     }
-    let path = match target::is_plain(listen) {
-        true => listen.to_owned(),
-        false => format!("~{}", target::pattern(listen)),
+    let segment = version.and_then(|(_, version)| version.segment.as_deref());
+    let path = match (segment, target::is_plain(listen)) {
+        (None, true) => listen.to_owned(),
+        (None, false) => format!("~{}", target::pattern(listen)),
+        (Some(segment), _) => format!("~{}/{}(?:/|$)", beginning_of(listen), target::escaped(segment)),
     };
-    let rank = listen.len() as u64 + if domain.is_some() { WITH_DOMAIN } else { 0 };
+    // A version that the path names lies behind the listen path.
+    let length = listen.len() + segment.map_or(0, |segment| segment.len() + 2);
+    let rank = length as u64 + if domain.is_some() { WITH_DOMAIN } else { 0 };
     let matching =
         Matching { paths: vec![path], ranks: vec![rank], hosts: domain.into_iter().map(str::to_owned).collect() };
     let elsewhere = [
@@ -178,20 +219,37 @@ fn api(
     ];
     let entity = Entity {
         kind: "API",
-        id: if api.text("name").is_empty() { id.clone() } else { api.text("name").to_owned() },
+        id: match (api.text("name"), version) {
+            ("", _) => id.clone(),
+            (name, Some((base, version))) => {
+                let version = version.name.as_deref().unwrap_or("none");
+                format!("{name} (version {version} of {})", base.text("name"))
+            }
+            (name, None) => name.to_owned(),
+        },
         path: api.file.clone(),
         elsewhere: elsewhere.iter().map(|(lowered, written)| ((*lowered).to_owned(), api.place(written))).collect(),
         fields: vec![("uri", "proxy.listen_path")],
         matching: Some(matching),
         ..Entity::default()
     };
-    if api.flag("enable_batch_request_support") {
+    // Paths of the gateway's own are the base's.
+    let is_base = version.is_none_or(|(_, version)| version.name.is_none());
+    if is_base && api.flag("enable_batch_request_support") {
         batch(api, (domain, rank), taken, lowered, found);
     }
-    if api.flag("use_oauth2") && !api.flag("use_keyless") {
+    if is_base && api.flag("use_oauth2") && !api.flag("use_keyless") {
         oauth(api, own, conf, (domain, rank), taken, lowered);
     }
     lowered.add(ResourceKind::Routes, item, entity);
+}
+
+/// The regular expression of a listen path without the slash at its end.
+fn beginning_of(listen: &str) -> String {
+    match target::is_plain(listen) {
+        true => target::escaped(listen.trim_end_matches('/')),
+        false => target::pattern(listen).trim_end_matches('/').to_owned(),
+    }
 }
 
 /// Adds a route for paths of the gateway's own behind the listen path of an API with this rank: their pattern, which is
@@ -210,12 +268,8 @@ fn add_own(
     let id = format!("{name}.{}", taken.ids.len());
     taken.ids.push(id.clone());
     let item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
-    let beginning = match target::is_plain(listen) {
-        true => target::escaped(listen.trim_end_matches('/')),
-        false => target::pattern(listen).trim_end_matches('/').to_owned(),
-    };
     let matching = Matching {
-        paths: vec![format!("~{beginning}/{pattern}$")],
+        paths: vec![format!("~{}/{pattern}$", beginning_of(listen))],
         ranks: vec![rank + length + 1],
         hosts: domain.into_iter().map(str::to_owned).collect(),
     };

@@ -128,6 +128,10 @@ impl Reading<'_> {
         set("org_id", at(tyk, "info.orgId"));
         set("active", at(tyk, "info.state.active"));
         set("expiration", at(tyk, "info.expiration"));
+        set("internal", at(tyk, "info.state.internal"));
+        if let Some(versioning) = at(tyk, "info.versioning").filter(|part| is_enabled(Some(part))) {
+            set("version_definition", Some(&parts::versioning(versioning)));
+        }
         set("enable_context_vars", at(tyk, "middleware.global.contextVariables.enabled"));
         set("enable_batch_request_support", at(tyk, "server.batchProcessing.enabled"));
         set("disable_rate_limit", at(tyk, "middleware.global.skipRateLimit"));
@@ -196,9 +200,6 @@ impl Reading<'_> {
                     }
                 }
             }
-        }
-        if is_enabled(at(tyk, "info.versioning")) {
-            self.fault("info.versioning", "versions that are APIs of their own are not supported yet");
         }
     }
 

@@ -11,6 +11,7 @@ mod paths;
 mod redis;
 mod scripts;
 mod uptime;
+mod versions;
 mod ways;
 
 use std::fs;
@@ -63,6 +64,16 @@ impl Site {
         }
         self.write("tyk.conf", conf);
         self.folder.path().join("tyk.conf")
+    }
+
+    /// The target of the last request that the origin got.
+    fn last_target(&self) -> String {
+        self.origin.last().target
+    }
+
+    /// A field of it.
+    fn last_field(&self, name: &str) -> Option<String> {
+        self.origin.last().field(name).map(str::to_owned)
     }
 
     fn start(&self) -> Gateway {

@@ -103,6 +103,8 @@ impl Versions {
                 let default = [api.text("definition.default"), api.text("version_data.default_version")];
                 let default = default.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
                 guard.insert("default", text(default));
+                guard.insert("of_apis", flag(api.flag("definition.of_apis")));
+                guard.insert("url_versioning_pattern", text(api.text("definition.url_versioning_pattern")));
             }
         }
         let is_refused = found.iter().skip(before).any(Diagnostic::is_error);
@@ -116,7 +118,8 @@ impl Versions {
 
     /// Names of the versions in their order; none for an API without versions.
     pub(super) fn names(&self) -> Vec<Node> {
-        let is_versioned = self.guard.get("location").is_some();
+        let is_of_apis = self.guard.get("of_apis").is_some_and(|flag| flag.kind == Kind::Bool(true));
+        let is_versioned = self.guard.get("location").is_some() && !is_of_apis;
         let all = self.guard.get("list").and_then(Node::as_seq).filter(|_| is_versioned).unwrap_or_default();
         all.iter().filter_map(|version| version.get("name")).cloned().collect()
     }

@@ -178,3 +178,15 @@ pub(super) fn oauth(scheme: &Value, described: &Value) -> Map<String, Value> {
         ),
     ])
 }
+
+/// Versions that are APIs of their own: `version_definition`.
+pub(super) fn versioning(part: &Value) -> Value {
+    let listed = part["versions"].as_array().into_iter().flatten();
+    let versions: Map<String, Value> =
+        listed.filter_map(|version| Some((version["name"].as_str()?.to_owned(), version["id"].clone()))).collect();
+    json!({
+        "enabled": true, "name": part["name"], "default": part["default"], "location": part["location"], "key": part["key"],
+        "strip_versioning_data": part["stripVersioningData"], "fallback_to_default": part["fallbackToDefault"],
+        "url_versioning_pattern": part["urlVersioningPattern"], "versions": versions,
+    })
+}

@@ -2,6 +2,7 @@
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Invalid, Request};
@@ -10,6 +11,7 @@ use weir_wire::name::FieldName;
 use super::Refusal;
 use super::lists::{self, Lists};
 use crate::query;
+use crate::tyk::patterns;
 
 /// The versions of an API.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -25,6 +27,10 @@ pub(super) struct Conf {
     fallback: bool,
     /// Name of the version of requests that name none.
     default: String,
+    /// The versions are APIs of their own, each on a route of its own: keys name the APIs alone.
+    of_apis: bool,
+    /// Regular expression of segments that are taken off the path where they name no version that is known.
+    url_versioning_pattern: String,
     /// The versions.
     list: Vec<VersionConf>,
 }
@@ -61,6 +67,9 @@ pub(super) struct Versions {
     fallback: bool,
     /// Number of the default version.
     default: Option<usize>,
+    of_apis: bool,
+    /// Segments that are taken off the path where they name no version that is known.
+    pattern: Option<Regex>,
     list: Box<[Version]>,
 }
 
@@ -102,14 +111,17 @@ impl Versions {
             _ => None,
         };
         let key = conf.key.into_bytes().into();
-        let (location, strip, fallback) = (conf.location, conf.strip, conf.fallback);
-        Ok(Self { location, field, key, strip, fallback, default, list: list.into() })
+        let pattern = Some(&*conf.url_versioning_pattern).filter(|pattern| !pattern.is_empty());
+        let pattern = pattern.map(|pattern| patterns::compile(pattern, false)).transpose();
+        let pattern = pattern.map_err(|error| Invalid::new("versions.url_versioning_pattern", error))?;
+        let (location, strip, fallback, of_apis) = (conf.location, conf.strip, conf.fallback, conf.of_apis);
+        Ok(Self { location, field, key, strip, fallback, default, of_apis, pattern, list: list.into() })
     }
 
     /// Number of the version of a request, and how much of the path behind the listen path names it.
     pub(super) fn of(&self, request: &Request, rest: &[u8], now: i64) -> Result<(usize, usize), Refusal> {
         let Some(location) = self.location else { return Ok((0, 0)) };
-        const UNKNOWN: Refusal = (403, "This API version does not seem to exist");
+        let unknown = (if self.of_apis { 404 } else { 403 }, "This API version does not seem to exist");
         let segment = rest.strip_prefix(b"/").unwrap_or(rest).split(|b| *b == b'/').next().unwrap_or_default();
         let mut decoded = Vec::new();
         let named = match location {
@@ -122,25 +134,27 @@ impl Versions {
         };
         let named = named.filter(|name| !name.is_empty());
         let found = match named {
-            None if location == Location::Url => return Err(UNKNOWN),
+            None if location == Location::Url && !self.of_apis => return Err(unknown),
             None => self.default.ok_or((403, "Version information not found"))?,
             Some(name) => match self.list.iter().position(|version| version.name.as_bytes() == name) {
                 Some(found) => found,
-                None if self.fallback => self.default.ok_or(UNKNOWN)?,
-                None => return Err(UNKNOWN),
+                None if self.fallback => self.default.ok_or(unknown)?,
+                None => return Err(unknown),
             },
         };
-        let version = self.list.get(found).ok_or(UNKNOWN)?;
+        let version = self.list.get(found).ok_or(unknown)?;
         if version.expires.is_some_and(|expires| now >= expires) {
             return Err((403, "Api Version has expired, please check documentation or contact administrator"));
         }
-        let is_in_path = location == Location::Url && version.name.as_bytes() == segment;
+        let is_named = version.name.as_bytes() == segment;
+        let is_taken_off = is_named || self.pattern.as_ref().is_some_and(|pattern| pattern.is_match(segment));
+        let is_in_path = location == Location::Url && is_taken_off;
         Ok((found, if is_in_path && self.strip { segment.len() + 1 } else { 0 }))
     }
 
     /// Name of a version that keys may name; none for an API without versions.
     pub(super) fn name(&self, version: usize) -> Option<&str> {
-        self.location?;
+        self.location.filter(|_| !self.of_apis)?;
         self.list.get(version).map(|version| &*version.name)
     }
 
