@@ -6,6 +6,7 @@ mod held;
 mod keys;
 pub(crate) mod oauth;
 mod oauth_clients;
+mod organisations;
 mod policies;
 mod records;
 
@@ -130,9 +131,7 @@ impl GatewayApi {
                 })),
                 false => Err((400, "Health checks are not enabled for this node".to_owned())),
             },
-            ("GET", ["org", "keys"]) => Ok(json!({ "keys": [] })),
-            ("GET" | "DELETE", ["org", "keys", _]) => Err((404, "Org not found".to_owned())),
-            ("POST" | "PUT", ["org", "keys", _]) => Err((501, "quotas of organisations are not supported".to_owned())),
+            (_, ["org", "keys", rest @ ..]) => organisations::answer(self, request, method, rest),
             (_, ["certs", rest @ ..]) => certs::answer(self, request, method, rest),
             ("DELETE", ["cache", id]) => {
                 self.caches.invalidate(id);

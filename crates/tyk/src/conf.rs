@@ -69,6 +69,8 @@ pub struct Conf {
     pub tls: Option<Tls>,
     /// Settings of the OAuth servers of APIs.
     pub oauth: OAuth,
+    /// True if limits of organisations hold (`enforce_org_quotas`).
+    pub enforces_organisations: bool,
     /// True if a client without a certificate may have a token where keys are certificates.
     pub allows_tokens_for_certificates: bool,
 }
@@ -189,6 +191,7 @@ impl Default for Conf {
             storage: None,
             tls: None,
             oauth: OAuth::default(),
+            enforces_organisations: false,
             allows_tokens_for_certificates: false,
         }
     }
@@ -246,6 +249,7 @@ impl Conf {
             storage: storage::read(value)?,
             tls: tls::read(value)?,
             oauth: OAuth::read(value)?,
+            enforces_organisations: flag("enforce_org_quotas"),
             allows_tokens_for_certificates: flag("security.allow_unsafe_dynamic_mtls_token"),
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
@@ -392,7 +396,10 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("storage.ca_file", "list the authority in tls.trusted_certificate of the settings"),
     ("storage.cert_file", "client certificates for Redis are not supported yet"),
     ("storage.key_file", "client certificates for Redis are not supported yet"),
-    ("enforce_org_quotas", "quotas of organisations are not supported yet"),
+    (
+        "experimental_process_org_off_thread",
+        "limits of organisations are looked at before a request goes on, and not after it",
+    ),
     ("security.control_api_use_mutual_tls", "mutual TLS of the gateway API is not supported yet"),
 ];
 

@@ -156,6 +156,9 @@ fn api(
     if let Some(clients) = tls::clients(api, scripts, found) {
         guard.insert("client_certificates", clients);
     }
+    if conf.enforces_organisations {
+        guard.insert("organisation", access::organisation(mark, conf));
+    }
     if let Some(access) = access::access(api, own, conf, found) {
         guard.insert("access", access);
     }

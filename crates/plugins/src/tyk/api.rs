@@ -8,6 +8,7 @@ mod jwt;
 mod limits;
 mod lists;
 mod openid;
+mod organisation;
 mod version;
 
 use std::ops::Range;
@@ -32,6 +33,7 @@ use clients::Clients;
 pub use credentials::message_ids;
 use jwt::Stop;
 use lists::Verdict;
+use organisation::Organisation;
 use version::Versions;
 
 /// The definition.
@@ -60,6 +62,8 @@ pub(crate) struct Conf {
     blacklisted_ips: Vec<AddrRange>,
     /// Certificates that clients have to show in TLS; none: they need none.
     client_certificates: Option<clients::Conf>,
+    /// Limits of the organisation; none: they are not looked at.
+    organisation: Option<organisation::Conf>,
     /// Authentication, rights and limits of keys; none for an API without keys.
     access: Option<access::Conf>,
     /// The limit of the whole API.
@@ -96,12 +100,15 @@ impl Define for Api {
             None => None,
         };
         let name = FieldName::constant;
+        let organisation = conf.organisation.filter(|_| !conf.org_id.is_empty());
+        let conf_org = conf.org_id;
         Some(Compiled::build(move |build| {
             Ok(Guard {
                 place: shared::place(build, &conf.api_id),
                 limits: limits::Counters::new(build, &conf.api_id, conf.global_rate_limit),
                 clients,
                 access: access.map(|access| access.build(build)).transpose()?,
+                organisation: organisation.map(|conf| Organisation::build(&conf, &conf_org, build)).transpose()?,
                 listen,
                 versions,
                 expires: conf.expires,
@@ -127,11 +134,16 @@ struct Guard {
     refused: AddressSet,
     clients: Option<Clients>,
     access: Option<Access>,
+    organisation: Option<Organisation>,
     limits: limits::Counters,
     tells_rates: bool,
     events: Events,
     told: [FieldName; 3],
     api_expires: FieldName,
+}
+
+fn waits_for_nothing() -> Flow {
+    Flow::Abort(Failure::internal("a request waits for nothing"))
 }
 
 /// Refusal of a request: status and text.
@@ -150,8 +162,24 @@ impl Plugin for Guard {
             let mut has_keys = false;
             loop {
                 let known = self.place.get_mut(cx).map(|known| std::mem::take(&mut known.progress));
-                let (Some(mut progress), Some(access)) = (known, &self.access) else {
-                    return Flow::Abort(Failure::internal("a request waits for nothing"));
+                let Some(mut progress) = known else { return waits_for_nothing() };
+                match (progress.wait.take(), &self.organisation) {
+                    (Some(Wait::Organisation), Some(organisation)) => {
+                        organisation.read(cx.now_ms(), &mut progress).await;
+                    }
+                    (Some(Wait::OrganisationQuota(renewal)), Some(organisation)) => {
+                        organisation.count(renewal, &mut progress).await;
+                    }
+                    (wait, _) => progress.wait = wait,
+                }
+                let Some(access) = &self.access else {
+                    if progress.wait.is_some() {
+                        return waits_for_nothing();
+                    }
+                    match self.pass(cx, progress) {
+                        Flow::Suspend => continue,
+                        flow => return flow,
+                    }
                 };
                 match progress.wait.take() {
                     // There are no keys.
@@ -175,7 +203,9 @@ impl Plugin for Guard {
                     Some(Wait::Sessions(names)) => access.read(names, cx.now_ms(), &mut progress).await,
                     Some(Wait::Record(name)) => access.look(name, cx.now_ms(), &mut progress).await,
                     Some(Wait::Quota(name, renewal)) => access.count(&name, renewal, &mut progress).await,
-                    None => return Flow::Abort(Failure::internal("a request waits for nothing")),
+                    // The organisation's.
+                    None => {}
+                    Some(Wait::Organisation | Wait::OrganisationQuota(_)) => return waits_for_nothing(),
                 }
                 match self.pass(cx, progress) {
                     Flow::Suspend => {}
@@ -262,10 +292,19 @@ impl Guard {
         {
             return flow;
         }
-        if let Err((status, text)) = lists.check_size(cx.request(), rest) {
+        let size = lists.check_size(cx.request(), rest);
+        let rate = lists.rate(cx.request().method_bytes(), rest);
+        if let Some(organisation) = &self.organisation {
+            let now = known.progress.unix_ms(cx);
+            match organisation.check(cx.now_ms(), now, room, &self.limits, known) {
+                Ok(()) => {}
+                Err(Stop::Waits(wait)) => return known.wait_for(wait),
+                Err(Stop::Refused((status, text))) => return body::error(cx, status, text, &[]),
+            }
+        }
+        if let Err((status, text)) = size {
             return body::error(cx, status, text, &[]);
         }
-        let rate = lists.rate(cx.request().method_bytes(), rest);
         if !known.is_ignored {
             if let Err(flow) = self.admit(cx, room, path, now, known) {
                 return flow;

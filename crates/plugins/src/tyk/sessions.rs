@@ -27,6 +27,15 @@ pub use remote::{Counted, RemoteSessions};
 pub(crate) use session::write_quota_name;
 pub use session::{Allowed, Bound, Limits, Password, Right, Session};
 
+/// Name of the session of an organisation, which is also its key in Redis.
+#[must_use]
+pub fn organisation_name(org: &str) -> String {
+    format!("{ORGANISATION}{org}")
+}
+
+/// Beginning of the names of sessions of organisations.
+const ORGANISATION: &str = "orgkey.";
+
 /// Rules by which keys become names of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Naming {
@@ -101,11 +110,12 @@ impl Sessions {
         self.find(name.as_bytes())
     }
 
-    /// Names of all sessions, in their order.
+    /// Names of the sessions of all keys, in their order.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let held = self.held.pin();
-        let mut names: Vec<String> = held.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let of_keys = held.keys().filter(|name| !name.starts_with(ORGANISATION.as_bytes()));
+        let mut names: Vec<String> = of_keys.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         names.sort_unstable();
         names
     }

@@ -68,6 +68,12 @@ pub(super) struct Progress {
     pub(super) held: (u32, u64),
     /// Names of values beside sessions, and whether Redis has them.
     pub(super) records: Vec<(String, bool)>,
+    /// The session of the organisation in Redis; an error where Redis could not be asked.
+    pub(super) organisation: Option<Result<Option<Arc<Session>>, ()>>,
+    /// The count of the organisation's quota in Redis; an error where Redis could not be asked.
+    pub(super) organisation_counted: Option<Result<Counted, ()>>,
+    /// True once the limits of the organisation have let the request through.
+    pub(super) has_organisation: bool,
     /// The verdict of a provider about the token.
     pub(super) is_verified: Option<bool>,
     /// The session that the authentication of a service has given, and the name under which its requests count.
@@ -92,6 +98,10 @@ pub(super) enum Wait {
     Sessions(Vec<Box<[u8]>>),
     /// A look whether there is a value beside sessions with this name in Redis.
     Record(String),
+    /// The session of the organisation.
+    Organisation,
+    /// The count of the organisation's quota in Redis, in periods of seconds.
+    OrganisationQuota(u64),
     /// The verdict of a provider about a token.
     Verify(Box<str>),
     /// Authentication by a service.

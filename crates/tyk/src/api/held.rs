@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_plugins::tyk::ApiRequest;
-use weir_plugins::tyk::sessions::{RemoteSessions, Session};
+use weir_plugins::tyk::sessions::{RemoteSessions, Session, organisation_name};
 
 use super::GatewayApi;
 
@@ -63,7 +63,16 @@ impl<'r> Held<'r> {
         }
         let compiled = self.api.sessions.compile_apart(session).map_err(failed)?;
         let scopes = compiled.rights.iter().filter_map(|right| right.limits.as_ref()).map(|(_, scope)| &**scope);
-        std::iter::once("").chain(scopes).try_for_each(|scope| remote.reset_quota(scope, name)).map_err(failed)
+        let name = self.quota_name(name);
+        std::iter::once("").chain(scopes).try_for_each(|scope| remote.reset_quota(scope, &name)).map_err(failed)
+    }
+
+    /// The name under which the quota of a session counts in Redis.
+    fn quota_name(&self, name: &str) -> String {
+        match name.strip_prefix(&organisation_name("")) {
+            Some(org) => self.api.naming.name(org),
+            None => name.to_owned(),
+        }
     }
 
     /// Stores a session that ends by itself after so many seconds.
@@ -96,7 +105,7 @@ impl<'r> Held<'r> {
         };
         let session: Result<Session, String> = self.api.sessions.compile_apart(written);
         let Some(quota) = session.ok().and_then(|session| session.limits.quota) else { return Ok(None) };
-        let counted = remote.quota("", name).map_err(failed)?;
+        let counted = remote.quota("", &self.quota_name(name)).map_err(failed)?;
         let ends = counted.left.map(|left| (now_ms + left).div_ceil(1000));
         Ok(Some((quota.saturating_sub(counted.used), ends)))
     }

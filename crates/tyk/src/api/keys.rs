@@ -210,7 +210,7 @@ fn set_policies(api: &GatewayApi, request: &ApiRequest, key: &str) -> Outcome {
 }
 
 /// The session as it is told: without the password, with what is left of the quota.
-fn shown(api: &GatewayApi, request: &ApiRequest, name: &str) -> Outcome {
+pub(super) fn shown(api: &GatewayApi, request: &ApiRequest, name: &str) -> Outcome {
     let held = Held::of(api, request);
     let written = held.written(name)?.unwrap_or_default();
     let quota = held.quota(name, &written, now_ms())?;

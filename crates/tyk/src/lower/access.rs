@@ -1,6 +1,6 @@
 //! Authentication and limits of keys, caches, and CORS.
 
-use weir_config::{Diagnostic, Node};
+use weir_config::{Diagnostic, Mark, Node};
 
 use super::{flag, list, map, middleware, number, text};
 use crate::conf::Conf;
@@ -75,6 +75,16 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
         access.insert("storage", Node::from(storage));
     }
     Some(access)
+}
+
+/// Where the sessions of organisations are.
+pub(super) fn organisation(mark: Mark, conf: &Conf) -> Node {
+    let mut made = map(mark, [("hash_keys", flag(conf.hash_keys))]);
+    made.insert("hash_key_function", text(&conf.hash_key_function));
+    if let Some(storage) = &conf.storage {
+        made.insert("storage", Node::from(storage));
+    }
+    made
 }
 
 /// True for an API whose keys are certificates that clients show in TLS.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Origin, Start, weir};
+use crate::harness::{Answer, Origin, Redis, Start, weir};
 
 use super::{Site, ask, error, key, keyed, keyless, right, send, told};
 
@@ -293,4 +293,66 @@ fn refusals_of_tokens_have_other_words_where_the_settings_say_so() {
         let (status, out, err) = weir(&["check", conf.to_str().expect("a path")]);
         assert!(status != 0 && (out + &err).contains(says), "{id}");
     }
+}
+
+#[test]
+fn organisations_have_limits() {
+    let redis = Redis::start();
+    for storage in [json!({}), json!({"type": "redis", "host": "127.0.0.1", "port": redis.port})] {
+        let is_remote = storage != json!({});
+        let site = Site::new();
+        for id in ["at", "open"] {
+            let mut api = if id == "at" { keyed(id) } else { keyless(id, "/open/", "/") };
+            api["org_id"] = "acme".into();
+            site.api(id, api);
+        }
+        site.api("other", keyless("other", "/other/", "/"));
+        let mut conf =
+            json!({"enforce_org_quotas": true, "local_session_cache": {"disable_cached_session_state": true}});
+        if is_remote {
+            conf["storage"] = storage;
+        }
+        let gateway = Start::at(&site.conf(conf)).start();
+        let own = key(&gateway, &right("at", json!({"org_id": "acme"})));
+        let call = || told(&send(&gateway, &format!("GET /at/\nAuthorization: {own}")));
+        let open = |path: &str| told(&send(&gateway, &format!("GET {path}")));
+        let exceeded = |what: &str| {
+            (403, error(&format!("This organisation {what} has been exceeded, please contact your API administrator")))
+        };
+        assert_eq!([call().0, open("/open/").0], [200, 200], "without a session there are no limits");
+        let put = |method: &str, query: &str, session: Value| {
+            ask(&gateway, method, &format!("/tyk/org/keys/acme{query}"), &session)
+        };
+        let session = json!({"org_id": "acme", "quota_max": 2, "quota_renewal_rate": 3600});
+        assert_eq!(put("POST", "", session.clone()), (200, json!({"key": "acme", "status": "ok", "action": "added"})));
+        // Keys and callers without a key count together.
+        assert_eq!([call().0, open("/open/").0], [200, 200]);
+        assert_eq!([call(), open("/open/")], [exceeded("quota"), exceeded("quota")]);
+        assert_eq!(open("/other/").0, 200, "another organisation");
+        assert_eq!(put("PUT", "", session.clone()).0, 200);
+        assert_eq!(call(), exceeded("quota"), "the count goes on");
+        let (status, shown) = put("GET", "", Value::Null);
+        assert_eq!((status, &shown["quota_remaining"], &shown["quota_max"]), (200, &json!(0), &json!(2)), "{shown}");
+        assert_eq!(put("PUT", "?reset_quota=1", session).1["action"], "modified");
+        assert_eq!(call().0, 200, "the quota begins anew");
+        assert_eq!(put("PUT", "", json!({"org_id": "acme", "rate": 1, "per": 60})).0, 200);
+        assert_eq!([call(), call()], [call_passed(), exceeded("rate limit")]);
+        assert_eq!(put("PUT", "", json!({"org_id": "acme", "is_inactive": true})).0, 200);
+        let disabled = error("this organisation access has been disabled, please contact your API administrator");
+        assert_eq!(open("/open/"), (403, disabled));
+        let keys = ask(&gateway, "GET", "/tyk/keys", &Value::Null).1;
+        assert_eq!(keys["keys"].as_array().map(Vec::len), Some(1), "an organisation is no key: {keys}");
+        assert_eq!(ask(&gateway, "GET", "/tyk/org/keys", &Value::Null).1, json!({"keys": ["acme"]}));
+        if is_remote {
+            assert_eq!(redis.cli(&["EXISTS", "orgkey.acme"]), "1");
+            assert_eq!(redis.cli(&["KEYS", "quota-orgkey*"]), "");
+        }
+        assert_eq!(put("DELETE", "", Value::Null).1["action"], "deleted");
+        assert_eq!((call().0, put("GET", "", Value::Null).0), (200, 404));
+    }
+}
+
+/// The answer of the origin to a call that passed.
+fn call_passed() -> (u16, String) {
+    (200, String::new())
 }

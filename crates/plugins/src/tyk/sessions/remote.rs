@@ -192,8 +192,12 @@ pub(in crate::tyk) fn write_quota_key(scope: &str, name: &str, out: &mut Vec<u8>
     out.extend_from_slice(name.as_bytes());
 }
 
+/// The key of a kind with a name. Sessions of organisations have names that are keys.
 fn key(kind: &str, name: &[u8]) -> Vec<u8> {
-    [kind.as_bytes(), name].concat()
+    match name.starts_with(super::ORGANISATION.as_bytes()) {
+        true => name.to_vec(),
+        false => [kind.as_bytes(), name].concat(),
+    }
 }
 
 fn counted(reply: &Value) -> Result<Counted, Error> {
