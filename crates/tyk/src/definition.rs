@@ -198,7 +198,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("upstream_auth.enabled", "authentication at upstreams is not supported yet"),
     ("graphql.enabled", "GraphQL is not supported yet"),
     ("custom_middleware_bundle", "bundles of middleware are not supported"),
-    ("proxy.service_discovery.use_discovery_service", "service discovery is not supported yet: list the targets"),
     (
         "pinned_public_keys",
         "pinned keys of upstreams are not checked, and an upstream with another one would be trusted",

@@ -167,7 +167,11 @@ fn api(
     chain.insert("target", text(&target::base(api)));
     chain.insert("enable_context_vars", flag(api.flag("enable_context_vars")));
     chain.insert("versions", versions.chain);
-    chain.insert("upstream", upstream.clone());
+    let mut own_upstream = upstream.clone();
+    if own_upstream.get("nodes").is_none() {
+        own_upstream.insert("nodes", map(mark, []));
+    }
+    chain.insert("upstream", own_upstream);
     let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
     middleware::add(api, own, (conf, scripts), &mut plugins, found);
     if let Some(made) = middleware::virtuals(api, own, (conf, scripts), &versions.virtuals, found) {

@@ -49,7 +49,7 @@ struct Reading<'r> {
 const PARTS: &[(&str, &[&str])] = &[
     ("", &["info", "upstream", "server", "middleware"]),
     ("info", &["name", "id", "dbId", "orgId", "state", "versioning", "expiration"]),
-    ("upstream", &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport"]),
+    ("upstream", &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport", "serviceDiscovery"]),
     (
         "server",
         &[
@@ -425,7 +425,6 @@ impl Reading<'_> {
 
 /// Parts that Tyk has and that are not supported yet.
 const KNOWN: &[&str] = &[
-    "serviceDiscovery",
     "mutualTLS",
     "certificatePinning",
     "authentication",

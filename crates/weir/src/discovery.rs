@@ -5,6 +5,7 @@ mod asker;
 mod consul;
 mod dump;
 mod eureka;
+mod http;
 mod kubernetes;
 mod nacos;
 pub(crate) mod pages;
@@ -40,6 +41,7 @@ pub(crate) fn start(settings: &Settings, compiler: &Compiler, tasks: &mut JoinSe
         let (conf, services) = (discovery.eureka.clone(), Arc::clone(services));
         spawn("weir-eureka", move || eureka::follow(&conf, &services, &asker))?;
     }
+    tasks.spawn(http::follow(Arc::clone(services), trusted.clone()));
     for cluster in &discovery.kubernetes {
         kubernetes::start(cluster, services, trusted)?;
     }

@@ -4,6 +4,7 @@ mod analytics;
 mod certificates;
 mod coprocess;
 mod dashboard;
+mod discovery;
 mod gateway_api;
 mod keys;
 mod oauth;

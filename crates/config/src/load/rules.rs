@@ -190,10 +190,11 @@ fn check_discovery(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     let registry = node.get("discovery_type").and_then(Node::as_str).map(str::to_owned);
     if let Some((key, args)) = node.entry("discovery_args")
         && args.as_map().is_some_and(|args| !args.is_empty())
-        && registry.as_deref() != Some("nacos")
+        && !matches!(registry.as_deref(), Some("nacos" | "http"))
     {
-        let why =
-            registry.map_or("without discovery_type".into(), |name| format!("with discovery_type: {name}").into());
+        let why = registry
+            .as_ref()
+            .map_or("without discovery_type".into(), |name| format!("with discovery_type: {name}").into());
         found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), Code::NoEffect { why }));
     }
     let Some((key, _)) = service.iter().find_map(|(name, _)| node.entry(name)) else { return };
@@ -202,6 +203,12 @@ fn check_discovery(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
         let code = Code::OnlyOneOf { one: "nodes", other: "service_name" };
         found.push(Diagnostic::error(mark, field(path, "service_name"), code));
         return;
+    }
+    let name = node.get("service_name").and_then(Node::as_str);
+    let is_url = |name: &str| name.starts_with("http://") || name.starts_with("https://");
+    if registry.as_deref() == Some("http") && name.is_some_and(|name| !is_url(name)) {
+        let code = Code::Expected { what: "a URL such as http://HOST:PORT/PATH" };
+        found.push(Diagnostic::error(mark, field(path, "service_name"), code));
     }
     for (_, missing) in service.iter().filter(|(_, other)| node.get(other).is_none()) {
         found.push(Diagnostic::error(mark, path, Code::MissingField { field: (*missing).to_owned() }));

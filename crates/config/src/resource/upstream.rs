@@ -69,12 +69,12 @@ resource! {
         /// Name of the service whose nodes a registry knows, in the place of `nodes`; see [service
         /// discovery](service-discovery.md). A service without a node answers 503.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(length(min = 1, max = 256))]
+        #[schemars(length(min = 1, max = 2048))]
         pub service_name: Option<String>,
         /// The registry that knows `service_name`. Its servers stand in the settings, under `discovery`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub discovery_type: Option<DiscoveryType>,
-        /// Arguments of service discovery, for `discovery_type: nacos`.
+        /// Arguments of service discovery, for `discovery_type: nacos` and `http`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub discovery_args: Option<DiscoveryArgs>,
         /// The PROXY header that begins each connection to a node and carries the client's address and port. Such a
@@ -123,11 +123,14 @@ pub enum DiscoveryType {
     Eureka,
     /// Kubernetes.
     Kubernetes,
+    /// Lists in JSON, each at the URL that is its name. An extension.
+    Http,
 }
 
 impl DiscoveryType {
     /// All registries.
-    pub const ALL: [Self; 6] = [Self::Dns, Self::Consul, Self::ConsulKv, Self::Nacos, Self::Eureka, Self::Kubernetes];
+    pub const ALL: [Self; 7] =
+        [Self::Dns, Self::Consul, Self::ConsulKv, Self::Nacos, Self::Eureka, Self::Kubernetes, Self::Http];
 
     /// Name in a configuration.
     #[must_use]
@@ -139,12 +142,13 @@ impl DiscoveryType {
             Self::Nacos => "nacos",
             Self::Eureka => "eureka",
             Self::Kubernetes => "kubernetes",
+            Self::Http => "http",
         }
     }
 }
 
 /// Arguments of service discovery.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoveryArgs {
     /// Namespace of the service in Nacos; `public` unless told.
@@ -155,6 +159,29 @@ pub struct DiscoveryArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub group_name: Option<String>,
+    /// Path to the host in an entry of a list: names and numbers with dots between them. With `http` alone, as those that
+    /// follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub data_path: Option<String>,
+    /// Path to the port in an entry; none: it stands behind the host, or is 80, or 443 in a URL with `https`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub port_path: Option<String>,
+    /// Path to the entries in the answer, or to the text in which they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub parent_path: Option<String>,
+    /// The entries are in a text at `parent_path`, which is JSON itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nested: Option<bool>,
+    /// All entries are nodes, and not the first alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all: Option<bool>,
+    /// Seconds between two questions; 60 unless told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub interval: Option<u32>,
 }
 
 /// The version of a PROXY header.

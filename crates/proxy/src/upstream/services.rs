@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use weir_config::settings::Discovery;
-use weir_config::{DiscoveryType, NodeAddr, Scheme, Upstream};
+use weir_config::{DiscoveryArgs, DiscoveryType, NodeAddr, Scheme, Upstream};
 
 /// Most nodes of one service; further ones are not used.
 const MAX_NODES: usize = 4_096;
@@ -30,6 +30,8 @@ pub struct Service {
     pub name: String,
     /// Namespace and group, in Nacos.
     pub place: Option<(String, String)>,
+    /// Arguments of a list at a URL.
+    pub args: Option<Box<DiscoveryArgs>>,
     /// True in Nacos for an upstream of gRPC, whose nodes may have a port of their own for it.
     pub is_grpc: bool,
 }
@@ -72,18 +74,22 @@ impl Service {
         let (name, registry) = upstream.service_name.as_ref().zip(upstream.discovery_type)?;
         let args = upstream.discovery_args.as_ref();
         let argument = |value: Option<&String>, usual: &str| value.map_or_else(|| usual.to_owned(), Clone::clone);
-        let place = (registry == DiscoveryType::Nacos).then(|| {
-            let namespace = argument(args.and_then(|args| args.namespace_id.as_ref()), NAMESPACE);
-            (namespace, argument(args.and_then(|args| args.group_name.as_ref()), GROUP))
-        });
-        let is_grpc = place.is_some() && matches!(upstream.scheme, Scheme::Grpc | Scheme::Grpcs);
-        Some(Self { registry, name: name.clone(), place, is_grpc })
+        let place = match registry {
+            DiscoveryType::Nacos => {
+                let namespace = argument(args.and_then(|args| args.namespace_id.as_ref()), NAMESPACE);
+                Some((namespace, argument(args.and_then(|args| args.group_name.as_ref()), GROUP)))
+            }
+            _ => None,
+        };
+        let own_args = args.filter(|_| registry == DiscoveryType::Http).cloned().map(Box::new);
+        let is_grpc = registry == DiscoveryType::Nacos && matches!(upstream.scheme, Scheme::Grpc | Scheme::Grpcs);
+        Some(Self { registry, name: name.clone(), place, args: own_args, is_grpc })
     }
 
     /// A service of a registry that has names alone.
     #[must_use]
     pub fn named(registry: DiscoveryType, name: impl Into<String>) -> Self {
-        Self { registry, name: name.into(), place: None, is_grpc: false }
+        Self { registry, name: name.into(), place: None, args: None, is_grpc: false }
     }
 }
 
@@ -91,7 +97,7 @@ impl Services {
     /// The services of the registries that the settings name.
     #[must_use]
     pub fn new(discovery: &Discovery) -> Self {
-        use DiscoveryType::{Consul, ConsulKv, Dns, Eureka, Kubernetes, Nacos};
+        use DiscoveryType::{Consul, ConsulKv, Dns, Eureka, Http, Kubernetes, Nacos};
         let set = |registry: &DiscoveryType| match registry {
             Dns => discovery.dns.is_set(),
             Consul => !discovery.consul.servers.is_empty(),
@@ -99,6 +105,8 @@ impl Services {
             Nacos => !discovery.nacos.host.is_empty(),
             Eureka => !discovery.eureka.host.is_empty(),
             Kubernetes => !discovery.kubernetes.is_empty(),
+            // Each of its services names its own server.
+            Http => true,
         };
         let (consul, consul_kv) = (&discovery.consul, &discovery.consul_kv);
         let defaults = [
@@ -239,7 +247,7 @@ impl Services {
     fn is_settled(&self, services: &BTreeSet<Service>) -> bool {
         let state = self.state();
         services.iter().all(|service| match service.registry {
-            DiscoveryType::Dns | DiscoveryType::Nacos => state.asked.contains(service),
+            DiscoveryType::Dns | DiscoveryType::Nacos | DiscoveryType::Http => state.asked.contains(service),
             registry => state.listed.contains(&registry),
         })
     }

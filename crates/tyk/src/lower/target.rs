@@ -13,6 +13,47 @@ pub(super) struct Url {
     pub(super) port: i64,
 }
 
+/// True for an API whose targets a service tells.
+fn is_discovered(api: &Definition) -> bool {
+    api.flag("proxy.service_discovery.use_discovery_service") && !api.flag("proxy.service_discovery_disabled")
+}
+
+/// Adds the service that tells the targets.
+fn add_discovery(api: &Definition, item: &mut Node, found: &mut Vec<Diagnostic>) {
+    const PLACE: &str = "proxy.service_discovery";
+    let of = |field: &str| api.at(&format!("{PLACE}.{field}"));
+    let url = api.text("proxy.service_discovery.query_endpoint");
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        let text = format!("expected a URL such as http://example.com:8500/v1/catalog/service/a, found '{url}'");
+        found.push(api.fault("proxy.service_discovery.query_endpoint", text));
+        return;
+    }
+    let mut args = map(api.node.mark, []);
+    for (written, name) in [
+        ("data_path", "data_path"),
+        ("port_data_path", "port_path"),
+        ("parent_data_path", "parent_path"),
+        ("use_nested_query", "nested"),
+        ("use_target_list", "all"),
+    ] {
+        if let Some(value) = of(written) {
+            args.insert(name, value.clone());
+        }
+    }
+    let seconds = api.number("proxy.service_discovery.cache_timeout");
+    let interval = match (of("cache_disabled").is_some_and(|flag| flag.kind == Kind::Bool(true)), seconds) {
+        (true, _) => Some(1.0),
+        (false, seconds) if seconds > 0.0 => Some(seconds.clamp(1.0, 86_400.0)),
+        _ => None,
+    };
+    if let Some(interval) = interval {
+        args.insert("interval", number(interval as i64));
+    }
+    item.insert("service_name", text(url));
+    item.insert("discovery_type", text("http"));
+    item.insert("discovery_args", args);
+}
+
 /// The upstream of an API.
 pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
     let mark = api.node.mark;
@@ -51,8 +92,11 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
     let nodes = nodes.into_iter().map(|(url, weight)| {
         map(mark, [("host", text(&url.host)), ("port", number(url.port)), ("weight", number(weight))])
     });
-    let mut item =
-        map(mark, [("nodes", list(mark, nodes.collect())), ("scheme", text(scheme)), ("retries", number(0))]);
+    let mut item = map(mark, [("scheme", text(scheme)), ("retries", number(0))]);
+    match is_discovered(api) {
+        true => add_discovery(api, &mut item, found),
+        false => item.insert("nodes", list(mark, nodes.collect())),
+    }
     item.insert("pass_host", text(if api.flag("proxy.preserve_host_header") { "pass" } else { "node" }));
     if scheme == "https" {
         let skips = conf.skips_verification || api.flag("proxy.transport.ssl_insecure_skip_verify");
@@ -98,7 +142,10 @@ pub(super) fn host_and_port(rest: &str, default: i64) -> Option<(&str, i64)> {
 
 /// Path and query of the target URL.
 pub(super) fn base(api: &Definition) -> String {
-    target_of(api.text("proxy.target_url")).to_owned()
+    match is_discovered(api) {
+        true => api.text("proxy.service_discovery.target_path").to_owned(),
+        false => target_of(api.text("proxy.target_url")).to_owned(),
+    }
 }
 
 /// Path and query of a URL.

@@ -22,6 +22,16 @@ pub(super) fn proxy(tyk: &Value) -> Value {
         proxy["enable_load_balancing"] = true.into();
         proxy["target_list"] = Value::Array(targets);
     }
+    if let Some(part) = at(tyk, "upstream.serviceDiscovery").filter(|part| is_enabled(Some(part))) {
+        let cache = part.get("cache");
+        proxy["service_discovery"] = json!({
+            "use_discovery_service": true, "query_endpoint": part["queryEndpoint"], "data_path": part["dataPath"],
+            "use_nested_query": part["useNestedQuery"], "parent_data_path": part["parentDataPath"],
+            "port_data_path": part["portDataPath"], "use_target_list": part["useTargetList"],
+            "target_path": part["targetPath"], "endpoint_returns_list": part["endpointReturnsList"],
+            "cache_disabled": !is_enabled(cache), "cache_timeout": cache.map(|cache| cache["timeout"].clone()),
+        });
+    }
     if at(tyk, "upstream.tlsTransport.insecureSkipVerify") == Some(&Value::Bool(true)) {
         proxy["transport"] = json!({ "ssl_insecure_skip_verify": true });
     }

@@ -37,6 +37,7 @@ fn dump(registry: DiscoveryType, discovery: &Discovery, services: &Services) -> 
         DiscoveryType::Dns => json!({ "config": discovery.dns, "services": by_name(&plain) }),
         DiscoveryType::Consul => json!({ "config": discovery.consul, "services": by_name(&plain) }),
         DiscoveryType::ConsulKv => json!({ "config": discovery.consul_kv, "services": by_name(&plain) }),
+        DiscoveryType::Http => json!({ "services": by_name(&plain) }),
         DiscoveryType::Eureka => json!({ "config": discovery.eureka, "services": by_name(&plain) }),
         DiscoveryType::Nacos => {
             let placed = |service: &Service| {

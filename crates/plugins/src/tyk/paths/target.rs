@@ -112,6 +112,9 @@ pub(super) fn at_url(upstream: &Map<String, Value>, url: &str) -> Result<Map<Str
         return Err(expected());
     }
     let mut changed = upstream.clone();
+    for field in ["service_name", "discovery_type", "discovery_args"] {
+        changed.shift_remove(field);
+    }
     changed.insert("scheme".to_owned(), scheme.into());
     changed.insert("nodes".to_owned(), json!([{ "host": host, "port": port, "weight": 1 }]));
     Ok(changed)
