@@ -23,6 +23,7 @@ mod entries;
 mod events;
 mod fetch;
 mod gateway;
+mod graphql;
 mod no_api;
 mod oauth;
 mod paths;
@@ -54,6 +55,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &coprocess::Behind,
         &cors::Cors,
         &gateway::Gateway,
+        &graphql::Graphql,
         &no_api::NoApi,
         &oauth::OAuth,
         &paths::Paths,

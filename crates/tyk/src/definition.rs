@@ -196,7 +196,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("external_oauth.enabled", "external OAuth is not supported yet"),
     ("request_signing.is_enabled", "signing of requests to upstreams is not supported"),
     ("upstream_auth.enabled", "authentication at upstreams is not supported yet"),
-    ("graphql.enabled", "GraphQL is not supported yet"),
     ("custom_middleware_bundle", "bundles of middleware are not supported"),
     (
         "pinned_public_keys",

@@ -9,6 +9,7 @@
 mod access;
 mod analytics;
 mod apart;
+mod graphql;
 mod middleware;
 mod target;
 mod tls;
@@ -177,6 +178,9 @@ fn api(
     if let Some(made) = middleware::virtuals(api, own, (conf, scripts), &versions.virtuals, found) {
         plugins.insert("virtual", made);
     }
+    if let Some(graphql) = graphql::graphql(api, own, found) {
+        plugins.insert("graphql", graphql);
+    }
     if api.flag("cache_options.enable_cache") {
         plugins.insert("cache", access::cache(api, own, versions.caches));
     }
@@ -213,6 +217,8 @@ fn api(
         ("plugins.api.access.storage", ""),
         ("plugins.api.events", "event_handlers.events"),
         ("plugins.paths.versions", "version_data.versions"),
+        ("plugins.graphql.request_headers", "graphql.proxy.request_headers"),
+        ("plugins.graphql.schema", "graphql.schema"),
         ("plugins.cors", "CORS"),
         ("plugins.analytics.tag_headers", "tag_headers"),
         ("plugins.analytics", ""),

@@ -6,6 +6,7 @@ mod coprocess;
 mod dashboard;
 mod discovery;
 mod gateway_api;
+mod graphql;
 mod keys;
 mod oauth;
 mod paths;
@@ -282,7 +283,11 @@ fn what_is_not_supported_is_refused_by_name() {
             json!({"response": [{"name": "r", "path": "middleware/r.js"}], "driver": "otto"}),
             "custom_middleware.response: middleware of responses is not supported yet",
         ),
-        ("graphql", json!({"enabled": true}), "graphql.enabled: GraphQL is not supported yet"),
+        (
+            "graphql",
+            json!({"enabled": true, "execution_mode": "subgraph"}),
+            "graphql.execution_mode: parts of a supergraph",
+        ),
         ("pinned_public_keys", json!({"*": "key-id"}), "pinned_public_keys: pinned keys of upstreams are not checked"),
     ] {
         let site = Site::new();

@@ -77,7 +77,7 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
     Some(access)
 }
 
-/// Where the sessions of organisations are.
+/// The place of sessions of organisations.
 pub(super) fn organisation(mark: Mark, conf: &Conf) -> Node {
     let mut made = map(mark, [("hash_keys", flag(conf.hash_keys))]);
     made.insert("hash_key_function", text(&conf.hash_key_function));

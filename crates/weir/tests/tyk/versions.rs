@@ -20,7 +20,10 @@ fn write(site: &Site, location: &str, more: Value) {
     site.api("second", second);
 }
 
-fn asked(site: &Site, gateway: &Gateway, requests: &[(String, Result<&str, (u16, String)>)]) {
+/// A request, and the target of its upstream or its refusal.
+type Case<'c> = (String, Result<&'c str, (u16, String)>);
+
+fn asked(site: &Site, gateway: &Gateway, requests: &[Case<'_>]) {
     for (request, expected) in requests {
         let response = send(gateway, request);
         match expected {

@@ -13,7 +13,7 @@ use crate::tyk::sessions::remote::{self, Remote};
 use crate::tyk::sessions::{Naming, Session, Sessions, organisation_name};
 use crate::tyk::shared::{Known, Progress, Wait};
 
-/// Where the session of the organisation is.
+/// The place of the organisation's session.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct Conf {

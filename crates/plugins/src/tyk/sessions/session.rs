@@ -76,6 +76,8 @@ pub struct Limits {
     pub throttle_interval: u64,
     /// Number of times that a request beyond the rate is held; 0: it is refused at once.
     pub throttle_retries: u32,
+    /// Levels of fields of an operation of GraphQL (`max_query_depth`); 0 and -1: no limit.
+    pub query_depth: i64,
 }
 
 /// Rights of a key to one API.
@@ -91,6 +93,46 @@ pub struct Right {
     pub limits: Option<(Limits, Box<str>)>,
     /// Rates of single endpoints: path, method, limits.
     pub endpoints: Box<[(Regex, Box<str>, Limits)]>,
+    /// Rights to a GraphQL API; none: there are none of its own.
+    pub graphql: Option<Box<GraphqlRights>>,
+}
+
+/// A type of a schema, and fields of it; `*` stands for all.
+pub type TypeFields = (Box<str>, Box<[Box<str>]>);
+
+/// A type of a schema, a field of it, and levels below it.
+pub type FieldDepth = (Box<str>, Box<str>, i64);
+
+/// Rights of a key to a GraphQL API.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct GraphqlRights {
+    /// Fields that it may ask for; none: all.
+    pub allowed: Box<[TypeFields]>,
+    /// Fields that it may not ask for, where `allowed` has none.
+    pub restricted: Box<[TypeFields]>,
+    /// Limits of levels below single fields at the root: type, field, levels.
+    pub field_depths: Box<[FieldDepth]>,
+    /// True if it may not ask about the schema.
+    pub hides_schema: bool,
+}
+
+impl GraphqlRights {
+    fn of(right: &Value) -> Option<Box<Self>> {
+        let types = |field: &str| -> Box<[TypeFields]> {
+            list(right, field).map(|of| (text(of, "name").into(), texts(of.get("fields")))).collect()
+        };
+        let depths = list(right, "field_access_rights").map(|of| {
+            let limit = number(of.get("limits").and_then(|limits| limits.get("max_query_depth")));
+            (text(of, "type_name").into(), text(of, "field_name").into(), limit)
+        });
+        let rights = Self {
+            allowed: types("allowed_types"),
+            restricted: types("restricted_types"),
+            field_depths: depths.collect(),
+            hides_schema: right.get("disable_introspection") == Some(&Value::Bool(true)),
+        };
+        (rights != Self::default()).then(|| Box::new(rights))
+    }
 }
 
 /// Paths that a key may call.
@@ -153,6 +195,7 @@ impl Limits {
             renewal: u64::try_from(renewal).ok().filter(|renewal| *renewal > 0).map(|renewal| renewal * 1000),
             throttle_interval: (float(value.get("throttle_interval")).max(0.0) * 1000.0) as u64,
             throttle_retries: u32::try_from(number(value.get("throttle_retry_limit"))).unwrap_or_default(),
+            query_depth: number(value.get("max_query_depth")),
         }
     }
 }
@@ -273,7 +316,8 @@ impl Right {
             }
         }
         let own = value.get("limit").filter(|limit| limit.as_object().is_some_and(|limit| !limit.is_empty()));
-        let own = own.map(Limits::of).filter(|limits| limits.rate.is_some() || limits.quota_max != 0);
+        let own = own.map(Limits::of);
+        let own = own.filter(|limits| limits.rate.is_some() || limits.quota_max != 0 || limits.query_depth != 0);
         let scope = Some(text(value, "allowance_scope")).filter(|scope| !scope.is_empty()).unwrap_or(api);
         Ok(Self {
             api: api.into(),
@@ -281,6 +325,7 @@ impl Right {
             allowed: allowed.into(),
             limits: own.map(|limits| (limits, scope.into())),
             endpoints: endpoints.into(),
+            graphql: GraphqlRights::of(value),
         })
     }
 }
