@@ -25,6 +25,7 @@ mod fetch;
 mod gateway;
 mod graphql;
 mod no_api;
+mod oas_validation;
 mod oauth;
 mod paths;
 mod patterns;
@@ -57,6 +58,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &gateway::Gateway,
         &graphql::Graphql,
         &no_api::NoApi,
+        &oas_validation::OasValidation,
         &oauth::OAuth,
         &paths::Paths,
         &scripts::Post,

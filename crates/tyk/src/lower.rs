@@ -178,6 +178,9 @@ fn api(
     if let Some(made) = middleware::virtuals(api, own, (conf, scripts), &versions.virtuals, found) {
         plugins.insert("virtual", made);
     }
+    if let Some(documents) = api.at("oas.validation").cloned() {
+        plugins.insert("oas_validation", map(mark, [("documents", documents)]));
+    }
     if let Some(graphql) = graphql::graphql(api, own, found) {
         plugins.insert("graphql", graphql);
     }

@@ -49,7 +49,10 @@ struct Reading<'r> {
 const PARTS: &[(&str, &[&str])] = &[
     ("", &["info", "upstream", "server", "middleware"]),
     ("info", &["name", "id", "dbId", "orgId", "state", "versioning", "expiration"]),
-    ("upstream", &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport", "serviceDiscovery"]),
+    (
+        "upstream",
+        &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport", "serviceDiscovery", "uptimeTests"],
+    ),
     (
         "server",
         &[
@@ -61,6 +64,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "gatewayTags",
             "batchProcessing",
             "clientCertificates",
+            "eventHandlers",
         ],
     ),
     (
@@ -86,12 +90,8 @@ const PARTS: &[(&str, &[&str])] = &[
 ];
 
 /// Parts without an effect, with the reason.
-const DOUBTED: &[(&str, &str)] = &[
-    ("upstream.uptimeTests", "uptime tests are not made"),
-    ("server.eventHandlers", "events are not sent"),
-    ("server.detailedTracing", "traces are not sent"),
-    ("server.gatewayTags", "tags of segments are not looked at"),
-];
+const DOUBTED: &[(&str, &str)] =
+    &[("server.detailedTracing", "traces are not sent"), ("server.gatewayTags", "tags of segments are not looked at")];
 
 impl Reading<'_> {
     fn fault(&mut self, path: &str, text: impl Into<String>) {
@@ -169,6 +169,19 @@ impl Reading<'_> {
         made.insert("proxy".to_owned(), parts::proxy(tyk));
         self.authentication(tyk, &mut made);
         made.insert("version_data".to_owned(), self.versions(tyk, document));
+        if let Some(validation) = parts::validation(tyk, document) {
+            made.insert("oas".to_owned(), json!({ "validation": validation }));
+        }
+        if let Some(tests) = at(tyk, "upstream.uptimeTests").filter(|part| is_enabled(Some(part))) {
+            match parts::uptime_tests(tests) {
+                Ok(list) => drop(made.insert("uptime_tests".to_owned(), json!({ "check_list": list }))),
+                Err(text) => self.fault("upstream.uptimeTests", text),
+            }
+        }
+        match parts::events(at(tyk, "server.eventHandlers")) {
+            Ok(events) => drop(made.insert("event_handlers".to_owned(), json!({ "events": events }))),
+            Err(text) => self.fault("server.eventHandlers", text),
+        }
         if let Some(cors) = at(tyk, "middleware.global.cors").filter(|cors| is_enabled(Some(cors))) {
             made.insert("CORS".to_owned(), parts::cors(cors));
         }
@@ -337,6 +350,19 @@ impl Reading<'_> {
                         }
                     }
                     "mockResponse"
+                        if part.get("fromOASExamples").is_some_and(|examples| is_enabled(Some(examples))) =>
+                    {
+                        let Some((code, kind, body)) = parts::example(document, id, &part["fromOASExamples"]) else {
+                            let path = format!("middleware.operations.{id}.mockResponse.fromOASExamples");
+                            self.fault(&path, "the document has no such example: write one, or body and code");
+                            continue;
+                        };
+                        set("code", code.into());
+                        set("headers", json!({ "Content-Type": kind }));
+                        set("body", body.into());
+                        "mock_response"
+                    }
+                    "mockResponse"
                         if part.get("fromOASExamples").is_none_or(|examples| !is_enabled(Some(examples))) =>
                     {
                         set("code", part.get("code").cloned().unwrap_or_else(|| json!(200)));
@@ -344,11 +370,20 @@ impl Reading<'_> {
                         set("headers", named(part.get("headers")));
                         "mock_response"
                     }
-                    "urlRewrite" if part.get("triggers").and_then(Value::as_array).is_none_or(Vec::is_empty) => {
+                    "urlRewrite" => {
                         set("match_pattern", part["pattern"].clone());
                         set("rewrite_to", part["rewriteTo"].clone());
+                        match parts::triggers(part) {
+                            Ok(triggers) => set("triggers", triggers),
+                            Err(text) => {
+                                self.fault(&format!("middleware.operations.{id}.urlRewrite.triggers"), text);
+                                continue;
+                            }
+                        }
                         "url_rewrites"
                     }
+                    // Of the document itself.
+                    "validateRequest" => continue,
                     "rateLimit" => match part.get("per").and_then(Value::as_str).and_then(seconds) {
                         Some(per) => {
                             set("rate", part["rate"].clone());

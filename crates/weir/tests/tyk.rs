@@ -8,6 +8,7 @@ mod discovery;
 mod gateway_api;
 mod graphql;
 mod keys;
+mod oas;
 mod oauth;
 mod paths;
 mod redis;

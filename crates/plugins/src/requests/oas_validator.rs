@@ -23,7 +23,7 @@ use weir_plugin::{
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
-use document::Document;
+pub(crate) use document::Document;
 
 /// The definition.
 #[derive(Debug)]
@@ -189,8 +189,8 @@ spec: |
 }
 
 /// Parts of a request that are left unchecked.
-#[derive(Debug)]
-struct Skipped {
+#[derive(Debug, Default)]
+pub(crate) struct Skipped {
     body: bool,
     headers: bool,
     query: bool,
@@ -363,7 +363,7 @@ fn compiler() -> std::thread::Builder {
 }
 
 /// Compiles a document of the configuration, within the budget of the configuration.
-fn compile_here(text: &str) -> Result<Document, String> {
+pub(crate) fn compile_here(text: &str) -> Result<Document, String> {
     let work = || metered(MOST_BYTES, || Document::compile(text.as_bytes()));
     let (document, bytes) = std::thread::scope(|scope| {
         let thread = compiler().spawn_scoped(scope, work).map_err(|error| error.to_string())?;

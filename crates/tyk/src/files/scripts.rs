@@ -61,6 +61,10 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
             push(&handler["handler_meta"]["template_path"]);
         }
     }
+    let handlers = definition["x-tyk-api-gateway"]["server"]["eventHandlers"].as_array();
+    for handler in handlers.into_iter().flatten().filter(|handler| handler["type"] == "webhook") {
+        push(&handler["bodyTemplate"]);
+    }
     let operations = definition["x-tyk-api-gateway"]["middleware"]["operations"].as_object();
     for operation in operations.into_iter().flat_map(|operations| operations.values()) {
         for part in ["transformRequestBody", "transformResponseBody", "virtualEndpoint"].map(|name| &operation[name]) {

@@ -130,7 +130,9 @@ impl Test<'_> {
             active.insert("http_method", text(self.method));
             active.insert("http_path", text(self.target));
             active.insert("http_req_body", text(self.body));
-            active.insert("req_headers", list(mark, self.headers.iter().map(|line| text(line)).collect()));
+            if !self.headers.is_empty() {
+                active.insert("req_headers", list(mark, self.headers.iter().map(|line| text(line)).collect()));
+            }
         }
         // With all targets down requests are refused.
         map(mark, [("active", active), ("threshold", number(0))])

@@ -1,10 +1,12 @@
 //! Parts of definitions in the OAS form, as parts of definitions in the classic form.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{at, is_enabled};
+use super::{at, is_enabled, operation};
 
 pub(super) fn proxy(tyk: &Value) -> Value {
     let mut proxy = json!({
@@ -21,6 +23,8 @@ pub(super) fn proxy(tyk: &Value) -> Value {
         }
         proxy["enable_load_balancing"] = true.into();
         proxy["target_list"] = Value::Array(targets);
+        let skips = balancing.get("skipUnavailableHosts") == Some(&Value::Bool(true));
+        proxy["check_host_against_uptime_tests"] = skips.into();
     }
     if let Some(part) = at(tyk, "upstream.serviceDiscovery").filter(|part| is_enabled(Some(part))) {
         let cache = part.get("cache");
@@ -36,6 +40,138 @@ pub(super) fn proxy(tyk: &Value) -> Value {
         proxy["transport"] = json!({ "ssl_insecure_skip_verify": true });
     }
     proxy
+}
+
+/// Operations of a document that requests have to follow, under the listen path, by the status of a refusal.
+pub(super) fn validation(tyk: &Value, document: &Value) -> Option<Value> {
+    let mut statuses: BTreeMap<u64, Map<String, Value>> = BTreeMap::new();
+    let listen = at(tyk, "server.listenPath.value").and_then(Value::as_str).unwrap_or_default().trim_end_matches('/');
+    for (id, middleware) in at(tyk, "middleware.operations").and_then(Value::as_object).into_iter().flatten() {
+        let Some(part) = middleware.get("validateRequest").filter(|part| is_enabled(Some(part))) else { continue };
+        let Some((path, method)) = operation(document, id) else { continue };
+        let status = part["errorResponseCode"].as_u64().filter(|status| *status > 0).unwrap_or(422);
+        let item = &document["paths"][&path];
+        let own = statuses.entry(status).or_default().entry(format!("{listen}{path}")).or_insert_with(|| json!({}));
+        if let Some(shared) = item.get("parameters") {
+            own["parameters"] = shared.clone();
+        }
+        let method = method.to_ascii_lowercase();
+        own[&method] = item[&method].clone();
+    }
+    let of = |(status, paths): (u64, Map<String, Value>)| {
+        let part = json!({
+            "openapi": document["openapi"], "info": document["info"], "components": document["components"], "paths": paths,
+        });
+        json!({ "status": status, "document": part.to_string() })
+    };
+    let documents: Vec<Value> = statuses.into_iter().map(of).collect();
+    (!documents.is_empty()).then_some(Value::Array(documents))
+}
+
+/// Status, media type and text of an example that a document has for an operation.
+pub(super) fn example(document: &Value, id: &str, wanted: &Value) -> Option<(u64, String, String)> {
+    let (path, method) = operation(document, id)?;
+    let responses = &document["paths"][&path][method.to_ascii_lowercase()]["responses"];
+    let code = wanted["code"].as_u64().filter(|code| *code > 0).unwrap_or(200);
+    let content = responses[code.to_string()]["content"].as_object()?;
+    let kind = wanted["contentType"].as_str().filter(|kind| !kind.is_empty()).unwrap_or("application/json");
+    let media = content.get(kind)?;
+    let examples = media["examples"].as_object();
+    let named = match wanted["exampleName"].as_str().filter(|name| !name.is_empty()) {
+        Some(name) => examples?.get(name)?.get("value"),
+        None => media.get("example").or_else(|| examples?.values().next()?.get("value")),
+    };
+    let value = named.or_else(|| media["schema"].get("example"))?;
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some((code, kind.to_owned(), text))
+}
+
+/// Conditions of a rewrite: `triggers` in the classic form.
+///
+/// # Errors
+/// A condition looks at something that is not looked at.
+pub(super) fn triggers(part: &Value) -> Result<Value, String> {
+    let mut made = Vec::new();
+    for trigger in part["triggers"].as_array().into_iter().flatten() {
+        let mut options = json!({});
+        for rule in trigger["rules"].as_array().into_iter().flatten() {
+            let list = match rule["in"].as_str().unwrap_or_default() {
+                "header" => "header_matches",
+                "query" => "query_val_matches",
+                "path" => "path_part_matches",
+                "sessionMetadata" => "session_meta_matches",
+                "requestContext" => "request_context_matches",
+                other => {
+                    let expected = "expected one of: header, query, path, sessionMetadata, requestContext";
+                    return Err(format!("in: {expected}; found '{other}'"));
+                }
+            };
+            let name = rule["name"].as_str().unwrap_or_default();
+            options[list][name] =
+                json!({ "match_rx": rule["pattern"], "reverse": rule["negate"] == Value::Bool(true) });
+        }
+        made.push(json!({ "on": trigger["condition"], "options": options, "rewrite_to": trigger["rewriteTo"] }));
+    }
+    Ok(Value::Array(made))
+}
+
+/// Uptime tests: `check_list`.
+///
+/// # Errors
+/// A time is none.
+pub(super) fn uptime_tests(part: &Value) -> Result<Value, String> {
+    let mut made = Vec::new();
+    for test in part["tests"].as_array().into_iter().flatten() {
+        let timeout = match test["timeout"].as_str().filter(|text| !text.is_empty()) {
+            Some(text) => {
+                super::seconds(text).ok_or_else(|| format!("timeout: expected a time such as 10s, found '{text}'"))?
+            }
+            None => 0.0,
+        };
+        let url = test["url"].as_str().unwrap_or_default();
+        let protocol = if url.starts_with("tcp://") { "tcp" } else { "" };
+        made.push(json!({
+            "url": url, "protocol": protocol, "method": test["method"], "headers": test["headers"], "body": test["body"],
+            "timeout": (timeout * 1e9) as i64, "commands": test["commands"],
+            "enable_proxy_protocol": test["enableProxyProtocol"],
+        }));
+    }
+    Ok(Value::Array(made))
+}
+
+/// Handlers of events by the names of the events.
+///
+/// # Errors
+/// A handler is none that is run.
+pub(super) fn events(part: Option<&Value>) -> Result<Value, String> {
+    let mut made = json!({});
+    for handler in part.and_then(Value::as_array).into_iter().flatten().filter(|handler| is_enabled(Some(handler))) {
+        let event = handler["trigger"].as_str().unwrap_or_default();
+        let (name, meta) = match handler["type"].as_str().unwrap_or_default() {
+            "webhook" => {
+                let headers = handler["headers"].as_array().into_iter().flatten();
+                let headers: Map<String, Value> = headers
+                    .filter_map(|header| Some((header["name"].as_str()?.to_owned(), header["value"].clone())))
+                    .collect();
+                let quiet = handler["cooldownPeriod"].as_str().and_then(super::seconds).unwrap_or_default();
+                let meta = json!({
+                    "method": handler["method"], "target_path": handler["url"], "header_map": headers,
+                    "template_path": handler["bodyTemplate"], "event_timeout": quiet as u64,
+                });
+                ("eh_web_hook_handler", meta)
+            }
+            "log" => ("eh_log_handler", json!({ "prefix": handler["logPrefix"] })),
+            "custom" => ("eh_dynamic_handler", json!({ "name": handler["functionName"] })),
+            other => return Err(format!("type: expected one of: webhook, log, custom; found '{other}'")),
+        };
+        if !made[event].is_array() {
+            made[event] = json!([]);
+        }
+        if let Some(list) = made[event].as_array_mut() {
+            list.push(json!({ "handler_name": name, "handler_meta": meta }));
+        }
+    }
+    Ok(made)
 }
 
 /// Places of credentials in requests, in the fields of `auth_configs`.

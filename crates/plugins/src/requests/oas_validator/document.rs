@@ -21,7 +21,7 @@ const MOST_FINDINGS: usize = 16;
 
 /// A document.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(crate) struct Document {
     /// Paths by their number of segments; those with fixed texts stand first.
     paths: HashMap<usize, Vec<PathItem>>,
     /// True if parameters in cookies, which are not checked, are described.
@@ -103,8 +103,13 @@ impl Document {
         })
     }
 
+    /// True if there is an operation for this request.
+    pub(crate) fn has(&self, request: &Request) -> bool {
+        self.find(request).is_some()
+    }
+
     /// True if the body of this request is looked at.
-    pub(super) fn has_body(&self, request: &Request) -> bool {
+    pub(crate) fn has_body(&self, request: &Request) -> bool {
         self.find(request).is_some_and(|(operation, _)| operation.body.is_some())
     }
 
@@ -112,7 +117,7 @@ impl Document {
     ///
     /// # Errors
     /// Findings, a line each.
-    pub(super) fn check(&self, request: &Request, skipped: &Skipped) -> Result<(), String> {
+    pub(crate) fn check(&self, request: &Request, skipped: &Skipped) -> Result<(), String> {
         let Some((operation, captured)) = self.find(request) else {
             let method = String::from_utf8_lossy(request.method_bytes());
             let path: String = String::from_utf8_lossy(request.path()).chars().take(256).collect();
