@@ -5,6 +5,7 @@ mod functions;
 mod parse;
 mod print;
 mod run;
+pub(super) mod xml;
 
 use serde_json::Value;
 

@@ -167,6 +167,40 @@ fn bodies_are_made_of_templates() {
 }
 
 #[test]
+fn bodies_are_xml_on_either_side() {
+    let origin = Origin::answering(|request| Answer::ok(&String::from_utf8_lossy(&request.body)));
+    let site = Site::new();
+    let data = |kind: &str, text: &str| {
+        let source = crate::signatures::base64(text.as_bytes());
+        json!({"input_type": kind, "template_mode": "blob", "template_source": source})
+    };
+    let mut api = extended(
+        "xm",
+        json!({
+            "transform": [{"path": "/in", "method": "POST", "template_data":
+                data("xml", "{\"id\": {{index .order \"-id\" | jsonMarshal}}, \"items\": {{.order.item | jsonMarshal}}, \"note\": \"{{.order.note}}\"}")}],
+            "transform_response": [{"path": "/out", "method": "POST", "template_data": data("json", "{{ . | xmlMarshal }}")}],
+        }),
+    );
+    api["proxy"]["target_url"] = format!("http://{}/", origin.node()).into();
+    site.api("xm", api);
+    let gateway = Start::at(&site.apps()).start();
+    for (request, expected) in [
+        (
+            "POST /xm/in\n\n<?xml version=\"1.0\"?><s:order xmlns:s=\"u\" id=\"7\"><s:item>a</s:item><item>b</item><note/></s:order>",
+            "{\"id\": \"7\", \"items\": [\"a\",\"b\"], \"note\": \"\"}",
+        ),
+        ("POST /xm/in\n\n<order><item>", "<order><item>"),
+        (
+            "POST /xm/out\n\n{\"order\": {\"-id\": 7, \"item\": [\"a\", \"b<\"]}}",
+            "<order id=\"7\">\n  <item>a</item>\n  <item>b&lt;</item>\n</order>",
+        ),
+    ] {
+        assert_eq!(told(&send(&gateway, request)), (200, expected.to_owned()), "{request}");
+    }
+}
+
+#[test]
 fn refusals_are_told_to_web_hooks() {
     let hooks = Origin::answering(|_| Answer::ok("told"));
     let site = Site::new();

@@ -13,7 +13,7 @@ use weir_plugin::{Invalid, Request};
 use super::values::Meta;
 use crate::tyk::batch::canonical;
 use crate::tyk::shared::text;
-use crate::tyk::template::Template;
+use crate::tyk::template::{Template, xml};
 
 /// A body that becomes the data of a template.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -28,7 +28,7 @@ pub(super) struct Conf {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct TemplateConf {
-    /// Form of the body: `json`.
+    /// Form of the body: `json` or `xml`.
     input_type: String,
     /// `blob` or `file`.
     template_mode: String,
@@ -50,6 +50,7 @@ impl Conf {
 #[derive(Debug)]
 pub(super) struct Transform {
     template: Template,
+    is_xml: bool,
     has_session: bool,
 }
 
@@ -58,9 +59,8 @@ impl Transform {
         let TemplateConf { input_type, template_mode, template_source, template_text, enable_session } =
             conf.template_data;
         let fault = |name: &str, text: String| Invalid::new(format!("{field}.template_data.{name}"), text);
-        if !matches!(input_type.as_str(), "" | "json") {
-            let text = format!("expected json, found '{input_type}': other bodies are not transformed yet");
-            return Err(fault("input_type", text));
+        if !matches!(input_type.as_str(), "" | "json" | "xml") {
+            return Err(fault("input_type", format!("expected one of: json, xml; found '{input_type}'")));
         }
         let text = match template_mode.as_str() {
             "file" => template_text,
@@ -72,16 +72,23 @@ impl Transform {
             other => return Err(fault("template_mode", format!("expected one of: blob, file; found '{other}'"))),
         };
         let template = Template::parse(&text).map_err(|error| fault("template_source", error))?;
-        Ok(Arc::new(Self { template, has_session: enable_session }))
+        Ok(Arc::new(Self { template, is_xml: input_type == "xml", has_session: enable_session }))
     }
 
-    /// The new body; `None` for one that is no JSON, which stays as it is.
+    /// The new body; `None` for one that is no JSON or no XML, which stays as it is.
     pub(super) fn apply(&self, body: &[u8], extra: &Extra) -> Result<Option<String>, String> {
-        let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-        let mut data = match serde_json::from_slice::<Value>(body) {
-            Ok(Value::Object(fields)) => fields,
-            Ok(Value::Array(items)) => Map::from_iter([("array".to_owned(), Value::Array(items))]),
-            Ok(_) | Err(_) => return Ok(None),
+        let empty: &[u8] = if self.is_xml { b"<_/>" } else { b"{}" };
+        let body = if body.trim_ascii().is_empty() { empty } else { body };
+        let mut data = match self.is_xml {
+            true => match xml::read(body) {
+                Ok(fields) => fields,
+                Err(_) => return Ok(None),
+            },
+            false => match serde_json::from_slice::<Value>(body) {
+                Ok(Value::Object(fields)) => fields,
+                Ok(Value::Array(items)) => Map::from_iter([("array".to_owned(), Value::Array(items))]),
+                Ok(_) | Err(_) => return Ok(None),
+            },
         };
         if let Some(meta) = extra.meta.as_ref().filter(|_| self.has_session) {
             data.insert("_tyk_meta".to_owned(), Value::Object((**meta).clone()));

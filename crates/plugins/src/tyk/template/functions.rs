@@ -1,4 +1,4 @@
-//! Functions of templates: Go's own, Tyk's `jsonMarshal`, and a few of the library Sprig that Tyk has as well.
+//! Functions of templates: Go's own, Tyk's `jsonMarshal` and `xmlMarshal`, and a few of the library Sprig that Tyk has as well.
 
 use std::cmp::Ordering;
 
@@ -27,6 +27,7 @@ pub(super) enum Function {
     Js,
     UrlQuery,
     Json,
+    Xml,
     Upper,
     Lower,
     Trim,
@@ -56,6 +57,7 @@ const NAMES: &[(&str, Function)] = &[
     ("urlquery", Function::UrlQuery),
     ("jsonMarshal", Function::Json),
     ("toJson", Function::Json),
+    ("xmlMarshal", Function::Xml),
     ("upper", Function::Upper),
     ("lower", Function::Lower),
     ("trim", Function::Trim),
@@ -141,6 +143,7 @@ impl Function {
                 String::from_utf8_lossy(&out).into_owned().into()
             }
             Self::Json => last()?.to_string().into(),
+            Self::Xml => super::xml::write(last()?).into(),
             Self::Upper => text(last()?).to_uppercase().into(),
             Self::Lower => text(last()?).to_lowercase().into(),
             Self::Trim => text(last()?).trim().into(),
