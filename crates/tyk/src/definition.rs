@@ -190,8 +190,6 @@ pub(crate) fn fill(node: &mut Node, variables: Variables<'_>, path: &mut String,
 
 /// Fields that are refused where they are on, with the reason.
 const REFUSED: &[(&str, &str)] = &[
-    ("auth.validate_signature", "signatures of requests are not supported yet"),
-    ("auth_configs.authToken.validate_signature", "signatures of requests are not supported yet"),
     ("use_go_plugin_auth", "Go plugins are not supported: they are loaded into Tyk's own process"),
     ("external_oauth.enabled", "external OAuth is not supported yet"),
     ("request_signing.is_enabled", "signing of requests to upstreams is not supported"),

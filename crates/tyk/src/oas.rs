@@ -256,6 +256,10 @@ impl Reading<'_> {
             match kind {
                 ("apiKey", _) => {
                     made.insert("use_standard_auth".to_owned(), true.into());
+                    if let Some(part) = scheme.get("signatureValidation").filter(|part| is_enabled(Some(part))) {
+                        config.insert("validate_signature".to_owned(), true.into());
+                        config.insert("signature".to_owned(), parts::signature(part));
+                    }
                     if scheme.get("enableClientCertificate") == Some(&Value::Bool(true)) {
                         config.insert("use_certificate".to_owned(), true.into());
                     }

@@ -9,6 +9,7 @@ mod limits;
 mod lists;
 mod openid;
 mod organisation;
+mod signature;
 mod version;
 
 use std::ops::Range;

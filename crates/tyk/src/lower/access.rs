@@ -46,6 +46,12 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
             "jwt" => way.insert("jwt", self::jwt(api)),
             "token" => {
                 way.insert("use_certificate", flag(uses_certificates(api)));
+                let place = if has_own(api) { "auth_configs.authToken" } else { "auth" };
+                if api.flag(&format!("{place}.validate_signature"))
+                    && let Some(signature) = api.at(&format!("{place}.signature"))
+                {
+                    way.insert("signature", signature.clone());
+                }
                 way.insert("allows_tokens", flag(conf.allows_tokens_for_certificates));
                 way.insert("binds", flag(api.flag("use_mutual_tls_auth")));
             }
@@ -87,10 +93,14 @@ pub(super) fn organisation(mark: Mark, conf: &Conf) -> Node {
     made
 }
 
+/// True for an API whose tokens have settings of their own beside `auth`.
+fn has_own(api: &Definition) -> bool {
+    api.at("auth_configs.authToken").is_some_and(|own| own.as_map().is_some_and(|own| !own.is_empty()))
+}
+
 /// True for an API whose keys are certificates that clients show in TLS.
 pub(super) fn uses_certificates(api: &Definition) -> bool {
-    let own = api.at("auth_configs.authToken").filter(|own| own.as_map().is_some_and(|own| !own.is_empty()));
-    let field = if own.is_some() { "auth_configs.authToken.use_certificate" } else { "auth.use_certificate" };
+    let field = if has_own(api) { "auth_configs.authToken.use_certificate" } else { "auth.use_certificate" };
     !api.flag("use_keyless") && api.flag(field)
 }
 

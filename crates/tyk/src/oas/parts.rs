@@ -336,3 +336,12 @@ pub(super) fn versioning(part: &Value) -> Value {
         "url_versioning_pattern": part["urlVersioningPattern"], "versions": versions,
     })
 }
+
+/// Signatures of requests: `signature`.
+pub(super) fn signature(part: &Value) -> Value {
+    json!({
+        "algorithm": part["algorithm"], "header": part["header"], "use_param": is_enabled(part.get("query")),
+        "param_name": part["query"]["name"], "secret": part["secret"], "allowed_clock_skew": part["allowedClockSkew"],
+        "error_code": part["errorCode"], "error_message": part["errorMessage"],
+    })
+}

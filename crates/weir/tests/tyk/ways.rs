@@ -148,3 +148,76 @@ fn tokens_of_identity_providers_stand_for_policies() {
     }
     assert_eq!(ask("gone", &token(json!({"iss": "http://127.0.0.1:1"}))), refused, "the provider is away");
 }
+
+#[test]
+fn tokens_come_with_signatures_of_the_second() {
+    let site = Site::new();
+    let signed = |id: &str, more: Value| {
+        let mut api = keyed(id);
+        let mut signature = json!({"algorithm": "MasherySHA256", "header": "X-Signature", "secret": "$tyk_meta.secret", "allowed_clock_skew": 30});
+        crate::loggers::extend(&mut signature, more);
+        api["auth"] = json!({"auth_header_name": "Authorization", "validate_signature": true, "signature": signature});
+        api
+    };
+    site.api("sha", signed("sha", json!({})));
+    site.api(
+        "md5",
+        signed(
+            "md5",
+            json!({"algorithm": "MasheryMD5", "secret": "fixed", "use_param": true, "param_name": "sig",
+        "error_code": 403, "error_message": "unsigned"}),
+        ),
+    );
+    let gateway = site.start();
+    let session = right("sha", json!({"meta_data": {"secret": "own"}, "access_rights": {"sha": {}, "md5": {}}}));
+    let (_, made) = ask(&gateway, "POST", "/tyk/keys/o1plain", &session);
+    assert_eq!(made["key"], "o1plain", "{made}");
+    let described = key(&gateway, &session);
+    let id: Value = serde_json::from_slice(&openssl(&["base64", "-d", "-A"], described.as_bytes())).expect("JSON");
+    let id = id["id"].as_str().expect("an id");
+    let bare = key(&gateway, &right("sha", json!({"meta_data": {}})));
+    let digest = |kind: &str, id: &str, secret: &str, from_now: i64| {
+        let second = now().as_secs() as i64 + from_now;
+        let made = openssl(&["dgst", &format!("-{kind}"), "-binary"], format!("{id}{secret}{second}").as_bytes());
+        made.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let call = |key: &str, signature: &str| {
+        told(&send(&gateway, &format!("GET /sha/\nAuthorization: {key}\nX-Signature: {signature}")))
+    };
+    for (key, signature, is_good) in [
+        ("o1plain", digest("sha256", "plain", "own", 0), true),
+        ("o1plain", digest("sha256", "o1plain", "own", 0), true),
+        (&described, digest("sha256", id, "own", -20), true),
+        (&described, digest("sha256", id, "own", 20), true),
+        (&described, digest("sha256", id, "own", -300), false),
+        (&described, digest("sha256", id, "other", 0), false),
+        (&described, digest("md5", id, "own", 0), false),
+        (&described, String::new(), false),
+        (&described, "no digits".to_owned(), false),
+        (&bare, digest("sha256", "", "", 0), false),
+    ] {
+        let (status, body) = call(key, &signature);
+        match is_good {
+            true => assert_eq!(status, 200, "{key} {signature}: {body}"),
+            false => {
+                assert_eq!((status, body), (401, error("Request signature verification failed")), "{key} {signature}")
+            }
+        }
+    }
+    let with = |signature: &str| told(&send(&gateway, &format!("GET /md5/?sig={signature}\nAuthorization: o1plain")));
+    assert_eq!(with(&digest("md5", "plain", "fixed", 0)).0, 200);
+    assert_eq!(with("00"), (403, error("unsigned")));
+    assert_eq!(told(&send(&gateway, "GET /sha/\nAuthorization: wrong")).0, 403, "an unknown key stays one");
+    for (more, expected) in [
+        (json!({"algorithm": "SHA1"}), "signature.algorithm: expected one of: MasherySHA256, MasheryMD5"),
+        (json!({"header": "a b"}), "signature.header: expected the name of a header"),
+        (json!({"allowed_clock_skew": 10_000}), "signature.allowed_clock_skew: expected seconds from 0 to 900"),
+        (json!({"secret": "$tyk_context.path"}), "signature.secret: expected a secret, or $tyk_meta.NAME"),
+        (json!({"error_code": 200}), "signature.error_code: expected a status from 400 to 599"),
+    ] {
+        site.api("sha", signed("sha", more));
+        let (status, out, err) = crate::harness::weir(&["check", site.apps().to_str().expect("a path")]);
+        let text = out + &err;
+        assert!(status != 0 && text.contains(expected), "{expected}: {text}");
+    }
+}

@@ -18,6 +18,7 @@ use super::access::{Access, Read};
 use super::hmac;
 use super::jwt::{self, Stop, Tokens};
 use super::openid::{self, OpenId};
+use super::signature::{self, Signature};
 use crate::hex;
 use crate::query;
 use crate::tyk::coprocess::{Check, CheckConf};
@@ -50,6 +51,8 @@ pub(super) struct Conf {
     hmac: hmac::Conf,
     /// The service that knows the callers.
     custom: Option<CheckConf>,
+    /// Signatures of requests.
+    signature: Option<signature::Conf>,
     /// Tokens are the certificates that clients show in TLS.
     use_certificate: bool,
     /// Clients without a certificate may have a token (`security.allow_unsafe_dynamic_mtls_token`).
@@ -83,6 +86,9 @@ const OAUTH_MISSING: Refusal = (400, "Authorization field missing");
 const OAUTH_MALFORMED: Refusal = (400, "Bearer token malformed");
 const OAUTH_NOT_FOUND: Refusal = (403, "Key not authorised");
 const OAUTH_DELETED: Refusal = (403, "Key not authorised. OAuth client access was revoked");
+
+/// Refusal of a request whose signature is wrong, for which a way has words of its own.
+const UNSIGNED: Refusal = (401, "signature");
 
 /// Ids of refusals in `override_messages`, each with the way that it is of and with true if that way has certificates.
 const IDS: [(&str, KindConf, Option<bool>, Refusal); 10] = [
@@ -120,8 +126,11 @@ struct Message {
 
 impl Messages {
     /// The refusal of a way in the words of the configuration.
-    pub(super) fn of<'m>(&'m self, way: &Way, refusal: Refusal) -> (u16, &'m str) {
+    pub(super) fn of<'m>(&'m self, way: &'m Way, refusal: Refusal) -> (u16, &'m str) {
         let (status, text) = refusal;
+        if let Some(signature) = way.signature.as_ref().filter(|_| refusal == UNSIGNED) {
+            return signature.refusal();
+        }
         let is_of = |has_certificates: Option<bool>| has_certificates.is_none_or(|has| has == way.use_certificate);
         let id = IDS.iter().find(|(_, kind, of, known)| *known == refusal && *kind == way.kind && is_of(*of));
         let Some(Message { message, code }) = id.and_then(|(id, ..)| self.0.get(*id)) else { return (status, text) };
@@ -142,6 +151,7 @@ pub(super) struct Way {
     openid: Option<OpenId>,
     hmac: hmac::Conf,
     custom: Option<Check>,
+    signature: Option<Signature>,
     use_certificate: bool,
     allows_tokens: bool,
     binds: bool,
@@ -179,6 +189,13 @@ impl Way {
                 Some(custom) => {
                     let check = Check::compile(custom);
                     Some(check.map_err(|error| Invalid { path: format!("custom.{}", error.path), ..error })?)
+                }
+                None => None,
+            },
+            signature: match conf.signature {
+                Some(signature) => {
+                    let signature = Signature::compile(signature);
+                    Some(signature.map_err(|error| Invalid { path: format!("signature.{}", error.path), ..error })?)
                 }
                 None => None,
             },
@@ -246,7 +263,12 @@ impl Way {
                         return Err(CERT_MISMATCH.into());
                     }
                 }
-                Ok((found, None))
+                let key = room.get(start..).unwrap_or_default();
+                let second = (now.0 / 1000) as i64;
+                match &self.signature {
+                    Some(signature) if !signature.is_good(request, key, &found, second) => Err(UNSIGNED.into()),
+                    _ => Ok((found, None)),
+                }
             }
             KindConf::Oauth => Ok((self.of_client(request, now, access, room, progress)?, None)),
             KindConf::Basic => Ok((self.user(request, access, room, (read, now.1))?, None)),
