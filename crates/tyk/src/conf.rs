@@ -19,6 +19,8 @@ pub struct Conf {
     pub listen_port: u16,
     /// The secret of the gateway API; empty: there is no such API.
     pub secret: String,
+    /// The port of the gateway API alone (`control_api_port`); 0: it is at the port of the traffic.
+    pub control_port: u16,
     /// Folder of API definitions.
     pub app_path: Option<PathBuf>,
     /// File or folder of policies.
@@ -166,6 +168,7 @@ impl Default for Conf {
             listen_address: String::new(),
             listen_port: 0,
             secret: String::new(),
+            control_port: 0,
             app_path: None,
             policies: None,
             hash_keys: false,
@@ -212,6 +215,9 @@ impl Conf {
         };
         let port = number("listen_port").unwrap_or_default();
         let port = u16::try_from(port).map_err(|_| format!("listen_port: expected a port, found {port}"))?;
+        let control = number("control_api_port").unwrap_or_default();
+        let control =
+            u16::try_from(control).map_err(|_| format!("control_api_port: expected a port, found {control}"))?;
         let policies = match text("policies.policy_source").as_str() {
             "service" | "rpc" => None,
             _ => {
@@ -224,6 +230,8 @@ impl Conf {
             listen_address: text("listen_address"),
             listen_port: port,
             secret: text("secret"),
+            // As in Tyk, where it is the port of the traffic as well.
+            control_port: if control == port { 0 } else { control },
             app_path: Some(text("app_path")).filter(|path| !path.is_empty()).map(at),
             policies,
             hash_keys: flag("hash_keys"),
@@ -392,7 +400,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
         "db_app_conf_options.node_is_segmented",
         "tags of segments are not looked at: give the gateway a folder of its own APIs",
     ),
-    ("control_api_port", "the gateway API has no port of its own yet: it is at the port of the traffic"),
     ("storage.ca_file", "list the authority in tls.trusted_certificate of the settings"),
     ("storage.cert_file", "client certificates for Redis are not supported yet"),
     ("storage.key_file", "client certificates for Redis are not supported yet"),
@@ -420,6 +427,7 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
         "enable_fixed_window_rate_limiter",
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
     ),
+    ("control_api_hostname", "the gateway API takes every host: give it a port of its own (control_api_port)"),
     ("monitor.enable_trigger_monitors", "events of quotas are not sent"),
     ("event_handlers.events", "only events of API definitions are sent"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),

@@ -10,8 +10,11 @@ use crate::rule::rule;
 use crate::{conf, files, lower, oas};
 
 /// The family.
-pub static FAMILY: Family =
-    Family { name: "tyk", is_ranked: true, internal: &[lower::NO_API, lower::ANSWERS, lower::GATEWAY] };
+pub static FAMILY: Family = Family {
+    name: "tyk",
+    is_ranked: true,
+    internal: &[lower::NO_API, lower::ANSWERS, lower::GATEWAY, lower::CONTROL, lower::HEALTH],
+};
 
 /// Front end of Tyk's files: a gathered document, or one API definition.
 #[derive(Clone, Copy, Debug)]

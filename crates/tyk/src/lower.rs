@@ -29,6 +29,10 @@ pub(crate) const NO_API: &str = "no-api";
 pub(crate) const ANSWERS: &str = "answers";
 /// Id of the route of the gateway API.
 pub(crate) const GATEWAY: &str = "gateway";
+/// Id of the route for everything else at the port of the gateway API alone.
+pub(crate) const CONTROL: &str = "gateway-port";
+/// Id of the route of the pages of health, where the gateway API has a port of its own.
+pub(crate) const HEALTH: &str = "health";
 
 /// Rank of the gateway's own routes: above any listen path.
 const OWN: u64 = 1 << 40;
@@ -47,7 +51,7 @@ pub(crate) fn lower(
     found: &mut Vec<Diagnostic>,
 ) -> Lowered {
     let mut lowered = Lowered::new(mark);
-    let mut taken = Taken { ids: vec![NO_API.to_owned(), GATEWAY.to_owned()], ..Taken::default() };
+    let mut taken = Taken { ids: [NO_API, GATEWAY, CONTROL, HEALTH].map(str::to_owned).to_vec(), ..Taken::default() };
     let referred = apart::referred(apis);
     for api in apis {
         let has_versions = api.flag("version_definition.enabled");
@@ -343,7 +347,7 @@ fn oauth(api: &Definition, own: &str, conf: &Conf, at: (Option<&str>, u64), take
 fn id_of(api: &Definition, taken: &mut Taken, found: &mut Vec<Diagnostic>) -> String {
     let given = api.text("api_id");
     let base = Id::new(given).map_or_else(|| format!("api-{}", taken.ids.len() + 1), |id| id.as_str().to_owned());
-    let is_own = base == NO_API || base == GATEWAY;
+    let is_own = [NO_API, GATEWAY, CONTROL, HEALTH].contains(&&*base);
     if taken.ids.contains(&base) && !is_own {
         let text = "another definition has this id: keys with a right to it may call both";
         found.push(api.doubt("api_id", text));
@@ -362,15 +366,31 @@ fn own_routes(conf: &Conf, policies: &[Node], mark: Mark, lowered: &mut Lowered,
         gateway.insert("storage", Node::from(storage));
     }
     let hello = format!("~/{}$", target::escaped(&conf.health_endpoint));
-    let mut paths = vec![hello, "~/ready$".to_owned()];
+    let health = vec![hello, "~/ready$".to_owned()];
+    let mut all = health.clone();
     if !conf.secret.is_empty() {
-        paths.push("/tyk/".to_owned());
+        all.push("/tyk/".to_owned());
     }
-    let own = Matching { ranks: vec![OWN; paths.len()], paths, hosts: Vec::new() };
-    let rest = Matching { paths: vec!["/".to_owned()], ranks: vec![0], hosts: Vec::new() };
-    for (id, plugin, conf, matching) in [(GATEWAY, "gateway", gateway, own), (NO_API, "no-api", map(mark, []), rest)] {
-        let plugins = map(mark, [(plugin, conf)]);
-        let item = map(mark, [("id", text(id)), ("uri", text("/*")), ("plugins", plugins)]);
+    let everything = || vec!["/".to_owned()];
+    let none = || map(mark, []);
+    let mut routes = vec![(NO_API, "no-api", none(), everything(), 0, false)];
+    match conf.control_port {
+        0 => routes.push((GATEWAY, "gateway", gateway, all, OWN, false)),
+        _ => {
+            // At the port of the gateway API there is nothing else.
+            routes.push((CONTROL, "no-api", none(), everything(), OWN + 1, true));
+            routes.push((HEALTH, "gateway", gateway.clone(), health, OWN, false));
+            routes.push((GATEWAY, "gateway", gateway, all, OWN + 2, true));
+        }
+    }
+    for (id, plugin, plugin_conf, paths, rank, is_control) in routes {
+        let plugins = map(mark, [(plugin, plugin_conf)]);
+        let mut item = map(mark, [("id", text(id)), ("uri", text("/*")), ("plugins", plugins)]);
+        if is_control {
+            let port = text(&conf.control_port.to_string());
+            item.insert("vars", list(mark, vec![list(mark, vec![text("server_port"), text("=="), port])]));
+        }
+        let matching = Matching { ranks: vec![rank; paths.len()], paths, hosts: Vec::new() };
         lowered.add(ResourceKind::Routes, item, document(id, Some(matching)));
     }
 }

@@ -29,18 +29,23 @@ const FOLDER: &str = "tyk";
 pub(crate) fn listen(file: &Path, settings: &mut Settings) -> Result<(), String> {
     let Some(place @ Place::Conf(_)) = Place::of(file) else { return Ok(()) };
     let conf = place.conf()?;
-    if conf.listen_port == 0 || settings.listen.http != Settings::default().listen.http {
-        return Ok(());
-    }
     let address = match conf.listen_address.as_str() {
         "" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         text => text.parse().map_err(|_| format!("listen_address: expected an IP address, found '{text}'"))?,
     };
-    let listener = vec![Listener::from(ListenAddr::Tcp(SocketAddr::new(address, conf.listen_port)))];
-    match conf.tls {
-        // Tyk has one port, which speaks TLS then.
-        Some(_) => (settings.listen.http, settings.listen.https) = (Vec::new(), listener),
-        None => settings.listen.http = listener,
+    let listener = |port: u16| Listener::from(ListenAddr::Tcp(SocketAddr::new(address, port)));
+    if conf.listen_port > 0 && settings.listen.http == Settings::default().listen.http {
+        let traffic = vec![listener(conf.listen_port)];
+        match conf.tls {
+            // All ports of Tyk speak TLS then.
+            Some(_) => (settings.listen.http, settings.listen.https) = (Vec::new(), traffic),
+            None => settings.listen.http = traffic,
+        }
+    }
+    // The settings may say where the traffic comes, and never where the gateway API is.
+    if conf.control_port > 0 {
+        let place = if conf.tls.is_some() { &mut settings.listen.https } else { &mut settings.listen.http };
+        place.push(listener(conf.control_port));
     }
     Ok(())
 }

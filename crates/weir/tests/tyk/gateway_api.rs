@@ -1,12 +1,13 @@
 //! The gateway API, reloads, and what outlives the process.
 
 use std::fs;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{SECRET, Site, ask, key, keyed, keyless, right, send, told};
-use crate::harness::{Gateway, LIMIT, Start, repository, wait_until};
+use crate::harness::{Gateway, LIMIT, Start, free_port, program, repository, wait_until};
 
 #[test]
 fn the_gateway_api_answers_as_tyks() {
@@ -219,4 +220,33 @@ fn the_page_for_tyks_users_is_tried() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains(expected), "{command}: {text}");
     }
+}
+
+#[test]
+fn the_gateway_api_has_a_port_of_its_own() {
+    let site = Site::new();
+    site.api("root", keyless("root", "/", "/base"));
+    let port = free_port();
+    let conf = json!({"control_api_port": port, "listen_address": "127.0.0.1"});
+    let gateway = Start::at(&site.conf(conf)).start();
+    let control = |path: &str, secret: &str| {
+        let mut command = Command::new(program("curl"));
+        command.args(["-sS", "--max-time", "5", "-o", "/dev/null", "-w", "%{http_code}"]);
+        command.args(["-H", &format!("X-Tyk-Authorization: {secret}")]).arg(format!("http://127.0.0.1:{port}{path}"));
+        String::from_utf8_lossy(&command.output().expect("run curl").stdout).into_owned()
+    };
+    for (path, secret, expected) in [
+        ("/tyk/keys", SECRET, "200"),
+        ("/tyk/keys", "wrong", "403"),
+        ("/hello", "", "200"),
+        ("/ready", "", "200"),
+        ("/", "", "404"),
+        ("/anything", "", "404"),
+    ] {
+        assert_eq!(control(path, secret), expected, "{path}");
+    }
+    // At the port of the traffic the paths belong to the APIs, but for the pages of health.
+    let request = format!("GET /tyk/keys\nX-Tyk-Authorization: {SECRET}");
+    assert_eq!((send(&gateway, &request).status, site.last_target().as_str()), (200, "/base/tyk/keys"));
+    assert!(send(&gateway, "GET /hello").text().contains("\"status\":\"pass\""));
 }
