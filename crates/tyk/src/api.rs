@@ -12,6 +12,7 @@ mod records;
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -64,6 +65,8 @@ pub struct GatewayApi {
     storage: Option<Arc<dyn Storage>>,
     /// Most values beside sessions.
     most_records: usize,
+    /// Second since 1970 at which those that have ended were taken out.
+    swept: AtomicU64,
     reload: Reload,
     /// The definitions in force.
     loaded: Mutex<Arc<apis::Loaded>>,
@@ -96,7 +99,8 @@ impl GatewayApi {
         let conf = place.conf()?;
         let naming = Naming::new(conf.hash_keys, &conf.hash_key_function);
         let loaded = Mutex::new(Arc::new(apis::Loaded::read(&conf)));
-        Ok(Self { conf, naming, sessions, counts, caches, storage, most_records, reload, loaded })
+        let swept = AtomicU64::default();
+        Ok(Self { conf, naming, sessions, counts, caches, storage, most_records, swept, reload, loaded })
     }
 
     /// Takes note that the files are in force as they are now.

@@ -1,9 +1,14 @@
 //! Values beside sessions where they are kept, as sessions are: in this process and its data directory, or in a Redis.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use weir_plugins::tyk::ApiRequest;
 use weir_plugins::tyk::sessions::{RemoteSessions, records};
 
 use super::{GatewayApi, now};
+
+/// Seconds after which what has ended is taken out, where there is room.
+const SWEEP: u64 = 60;
 
 /// The values beside sessions.
 pub(super) struct Records<'r> {
@@ -38,7 +43,10 @@ impl<'r> Records<'r> {
             return remote.put_record(name, value, seconds).map_err(failed);
         }
         let held = &self.api.sessions.records;
-        if held.len() >= self.api.most_records {
+        let second = now();
+        let is_due = second >= self.api.swept.load(Relaxed).saturating_add(SWEEP);
+        if is_due || held.len() >= self.api.most_records {
+            self.api.swept.store(second, Relaxed);
             self.sweep();
         }
         if held.len() >= self.api.most_records {

@@ -6,6 +6,7 @@ use super::{Site, error, send, told};
 use crate::harness::{Answer, Gateway, LIMIT, Origin, Start, wait_until, weir};
 
 /// A definition whose operations have middleware, with further parts of Tyk's.
+#[expect(clippy::needless_pass_by_value, reason = "definitions are written where they are passed")]
 fn definition(operations: Value, more: Value) -> Value {
     let mut tyk = json!({
         "info": {"name": "a", "id": "a", "orgId": "o1", "state": {"active": true}},
