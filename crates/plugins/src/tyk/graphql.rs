@@ -1,7 +1,7 @@
 //! `graphql`: requests of GraphQL are read and checked by the schema of an API, and by what a key may ask for: the depth of
 //! operations and the fields of types. Questions about the schema are answered here; the others go on as they came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apollo_compiler::ast::OperationType;
@@ -237,27 +237,35 @@ fn asks_for_schema(operation: &Operation, document: &ExecutableDocument) -> bool
     has_schema && operation.operation_type == OperationType::Query
 }
 
-/// Levels of fields of a selection, with those of its fragments in their places. A document has no circles of fragments.
-fn depth(selections: &SelectionSet, document: &ExecutableDocument, known: &mut BTreeMap<Name, u64>) -> u64 {
-    let of = |selection: &Selection, known: &mut BTreeMap<Name, u64>| match selection {
-        Selection::Field(field) => 1 + depth(&field.selection_set, document, known),
-        Selection::InlineFragment(inline) => depth(&inline.selection_set, document, known),
-        Selection::FragmentSpread(spread) => match known.get(&spread.fragment_name) {
-            Some(depth) => *depth,
-            None => {
-                let fragment = document.fragments.get(&spread.fragment_name);
-                let deep = fragment.map_or(0, |fragment| depth(&fragment.selection_set, document, known));
-                known.insert(spread.fragment_name.clone(), deep);
-                deep
-            }
-        },
-    };
+/// Levels of fields of a selection, with those of its fragments in their places, as far as [`DEEPEST`] selections lie in each
+/// other; what lies deeper is beyond any limit. A document has no circles of fragments.
+fn depth(selections: &SelectionSet, document: &ExecutableDocument, known: &mut Depths, level: usize) -> u64 {
+    if level > DEEPEST {
+        return u64::from(u32::MAX);
+    }
     let mut deepest = 0;
     for selection in &selections.selections {
-        deepest = deepest.max(of(selection, known));
+        let deep = match selection {
+            Selection::Field(field) => 1 + depth(&field.selection_set, document, known, level + 1),
+            Selection::InlineFragment(inline) => depth(&inline.selection_set, document, known, level + 1),
+            Selection::FragmentSpread(spread) => match known.get(&spread.fragment_name) {
+                Some(deep) => *deep,
+                None => {
+                    let fragment = document.fragments.get(&spread.fragment_name);
+                    let deep =
+                        fragment.map_or(0, |fragment| depth(&fragment.selection_set, document, known, level + 1));
+                    known.insert(spread.fragment_name.clone(), deep);
+                    deep
+                }
+            },
+        };
+        deepest = deepest.max(deep);
     }
     deepest
 }
+
+/// Levels of fields of fragments by their names.
+type Depths = BTreeMap<Name, u64>;
 
 /// True for an operation that is deeper than a key allows: each field at its root has the limit of its own, else all have
 /// that of the key. 0 and -1 are none.
@@ -267,15 +275,15 @@ fn is_too_deep(
     limit: i64,
     rights: Option<&GraphqlRights>,
 ) -> bool {
-    let mut known = BTreeMap::new();
+    let mut known = Depths::new();
     let is_beyond = |depth: u64, limit: i64| limit > 0 && depth > limit.unsigned_abs();
     let limits = rights.map(|rights| &*rights.field_depths).unwrap_or_default();
     if limits.is_empty() {
-        return limit > 0 && is_beyond(depth(&operation.selection_set, document, &mut known), limit);
+        return limit > 0 && is_beyond(depth(&operation.selection_set, document, &mut known, 0), limit);
     }
     let root = operation.selection_set.ty.as_str();
     operation.root_fields(document).any(|field| {
-        let deep = depth(&field.selection_set, document, &mut known);
+        let deep = depth(&field.selection_set, document, &mut known, 0);
         match limits.iter().find(|(of, name, _)| **of == *root && **name == *field.name.as_str()) {
             Some((_, _, own)) => is_beyond(deep, *own),
             None => is_beyond(deep + 1, limit),
@@ -289,7 +297,7 @@ fn restricted(
     document: &ExecutableDocument,
     rights: &GraphqlRights,
 ) -> Option<(String, String)> {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut left = vec![selections];
     while let Some(set) = left.pop() {
         for selection in &set.selections {
@@ -301,8 +309,7 @@ fn restricted(
                     left.push(&field.selection_set);
                 }
                 Selection::InlineFragment(inline) => left.push(&inline.selection_set),
-                Selection::FragmentSpread(spread) if !seen.contains(&&spread.fragment_name) => {
-                    seen.push(&spread.fragment_name);
+                Selection::FragmentSpread(spread) if seen.insert(&spread.fragment_name) => {
                     left.extend(document.fragments.get(&spread.fragment_name).map(|found| &found.selection_set));
                 }
                 Selection::FragmentSpread(_) => {}
@@ -345,7 +352,7 @@ mod tests {
         ] {
             let document = document(&schema, text);
             let operation = document.operations.get(None).expect("an operation");
-            assert_eq!(depth(&operation.selection_set, &document, &mut BTreeMap::new()), expected, "{text}");
+            assert_eq!(depth(&operation.selection_set, &document, &mut Depths::new(), 0), expected, "{text}");
             let limits = [0, -1, expected as i64, expected as i64 - 1];
             let found = limits.map(|limit| is_too_deep(operation, &document, limit, None));
             assert_eq!(found, [false, false, false, true], "{text}");
