@@ -58,6 +58,8 @@ pub enum Entry {
     Middleware,
     /// The function of a virtual endpoint.
     Function,
+    /// A handler of events: `new TykJS.TykEventHandlers.NewEventHandler({})`.
+    Event,
 }
 
 impl Entry {
@@ -66,6 +68,7 @@ impl Entry {
         match self {
             Self::Middleware => "weirMiddleware",
             Self::Function => "weirFunction",
+            Self::Event => "weirEvent",
         }
     }
 
@@ -73,6 +76,7 @@ impl Entry {
         match self {
             Self::Middleware => "middleware",
             Self::Function => "function",
+            Self::Event => "handler of events",
         }
     }
 }

@@ -1,5 +1,5 @@
 // What scripts of Tyk's users find: the objects that their middleware is made of.
-var TykJS = { TykMiddleware: {} };
+var TykJS = { TykMiddleware: {}, TykEventHandlers: {} };
 
 TykJS.TykMiddleware.NewMiddleware = function (configuration) {
   this.configuration = configuration;
@@ -24,6 +24,21 @@ TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessRequest = function (request
   }
   result.Request.Body = b64enc(result.Request.Body);
   return result;
+};
+
+TykJS.TykEventHandlers.NewEventHandler = function (configuration) {
+  this.configuration = configuration;
+};
+
+TykJS.TykEventHandlers.NewEventHandler.prototype.NewHandler = function (callback) {
+  this.Handle = callback;
+};
+
+TykJS.TykEventHandlers.NewEventHandler.prototype.DoProcessEvent = function (event, context) {
+  if (typeof this.Handle !== "function") {
+    throw new Error("NewHandler was not called");
+  }
+  this.Handle(event, context);
 };
 
 // The answer of a virtual endpoint.
@@ -55,4 +70,17 @@ var weirMiddleware = function (name, request, session, config) {
     return "";
   }
   return JSON.stringify(middleware.DoProcessRequest(JSON.parse(request), JSON.parse(session), JSON.parse(config)));
+};
+
+// The way in for events: the handler with a global name, the event and the API as JSON.
+var weirEvent = function (name, event, session, config) {
+  var handler = (0, eval)(name);
+  if (!handler || typeof handler.DoProcessEvent !== "function") {
+    throw new Error(name + " is no handler of events: expected new TykJS.TykEventHandlers.NewEventHandler({})");
+  }
+  if (event !== undefined) {
+    var api = JSON.parse(config);
+    handler.DoProcessEvent(JSON.parse(event), { APIID: api.APIID, OrgID: api.OrgID });
+  }
+  return "";
 };

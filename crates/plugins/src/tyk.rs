@@ -38,7 +38,7 @@ use weir_plugin::host::Definition;
 
 pub use api::message_ids;
 pub use cache::Caches;
-pub use events::is_sent;
+pub use events::sender;
 pub use gateway::{ApiAnswer, ApiRequest, Door, GatewayApi, Job, Offload};
 pub use oauth::OAuthServer;
 pub use patterns::{is_plain, pattern_of};

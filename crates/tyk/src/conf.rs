@@ -73,6 +73,8 @@ pub struct Conf {
     pub oauth: OAuth,
     /// True if limits of organisations hold (`enforce_org_quotas`).
     pub enforces_organisations: bool,
+    /// Triggers of quotas, in the fields of `weir_plugins::tyk`; none: nobody is told.
+    pub monitor: Option<Value>,
     /// True if a client without a certificate may have a token where keys are certificates.
     pub allows_tokens_for_certificates: bool,
 }
@@ -195,6 +197,7 @@ impl Default for Conf {
             tls: None,
             oauth: OAuth::default(),
             enforces_organisations: false,
+            monitor: None,
             allows_tokens_for_certificates: false,
         }
     }
@@ -258,6 +261,7 @@ impl Conf {
             tls: tls::read(value)?,
             oauth: OAuth::read(value)?,
             enforces_organisations: flag("enforce_org_quotas"),
+            monitor: flag("monitor.enable_trigger_monitors").then(|| monitor(value, &at)).transpose()?,
             allows_tokens_for_certificates: flag("security.allow_unsafe_dynamic_mtls_token"),
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
@@ -284,6 +288,25 @@ fn messages(value: &Value) -> Result<Value, String> {
         made.insert(id.to_owned(), json!({ "message": message, "code": code }));
     }
     Ok(Value::Object(made))
+}
+
+/// Triggers of quotas, with the text of the template of their web hook.
+///
+/// # Errors
+/// The template cannot be read.
+fn monitor(value: &Value, at: &dyn Fn(String) -> PathBuf) -> Result<Value, String> {
+    let mut monitor = value["monitor"].clone();
+    let keep =
+        |part: &mut Value| part.as_object_mut().into_iter().for_each(|of| of.retain(|_, value| !value.is_null()));
+    keep(&mut monitor);
+    monitor.get_mut("configuration").into_iter().for_each(keep);
+    let path = monitor["configuration"]["template_path"].as_str().unwrap_or_default().to_owned();
+    if !path.is_empty() {
+        let text = std::fs::read_to_string(at(path.clone()));
+        let text = text.map_err(|error| format!("monitor.configuration.template_path: {path}: {error}"))?;
+        monitor["configuration"]["template_text"] = text.into();
+    }
+    Ok(monitor)
 }
 
 /// The address of the service with middleware; `None` without one: only scripts in other languages were switched on.
@@ -428,7 +451,6 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
     ),
     ("control_api_hostname", "the gateway API takes every host: give it a port of its own (control_api_port)"),
-    ("monitor.enable_trigger_monitors", "events of quotas are not sent"),
     ("event_handlers.events", "only events of API definitions are sent"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
     ("uptime_tests.config.enable_uptime_analytics", "results of uptime tests are not recorded"),

@@ -155,8 +155,8 @@ fn api(
         let limit = api.at("global_rate_limit").cloned().unwrap_or_else(|| map(mark, []));
         guard.insert("global_rate_limit", limit);
     }
-    if let Some(events) = middleware::events(api, scripts, found) {
-        guard.insert("events", events);
+    if let Some(monitor) = &conf.monitor {
+        guard.insert("monitor", Node::from(monitor));
     }
     if let Some(clients) = tls::clients(api, scripts, found) {
         guard.insert("client_certificates", clients);
@@ -179,6 +179,7 @@ fn api(
     chain.insert("upstream", own_upstream);
     let mut plugins = map(mark, [("api", guard), ("paths", chain)]);
     middleware::add(api, own, (conf, scripts), &mut plugins, found);
+    middleware::add_events(api, own, (conf, scripts), &mut plugins, found);
     if let Some(made) = middleware::virtuals(api, own, (conf, scripts), &versions.virtuals, found) {
         plugins.insert("virtual", made);
     }
@@ -222,7 +223,10 @@ fn api(
         ("plugins.api.versions.list", "version_data.versions"),
         ("plugins.api.access.ways", "auth"),
         ("plugins.api.access.storage", ""),
-        ("plugins.api.events", "event_handlers.events"),
+        ("plugins.api.events.handlers", "event_handlers.events"),
+        ("plugins.api.scripts", "event_handlers.events"),
+        ("plugins.paths.events.handlers", "event_handlers.events"),
+        ("plugins.paths.scripts", "event_handlers.events"),
         ("plugins.paths.versions", "version_data.versions"),
         ("plugins.graphql.request_headers", "graphql.proxy.request_headers"),
         ("plugins.graphql.schema", "graphql.schema"),

@@ -5,6 +5,7 @@ mod certificates;
 mod coprocess;
 mod dashboard;
 mod discovery;
+mod events;
 mod gateway_api;
 mod graphql;
 mod keys;

@@ -26,7 +26,7 @@ use weir_plugin::{
 use weir_wire::name::FieldName;
 
 use super::body;
-use super::events::{self, Event, Events};
+use super::events::{self, Event, Events, monitor};
 use super::shared::{self, Known, ListenPath, Progress, Wait};
 use crate::security::address_set::AddressSet;
 use access::Access;
@@ -34,6 +34,7 @@ use clients::Clients;
 pub use credentials::message_ids;
 use jwt::Stop;
 use lists::Verdict;
+use monitor::Monitor;
 use organisation::Organisation;
 use version::Versions;
 
@@ -73,6 +74,8 @@ pub(crate) struct Conf {
     tells_rates: bool,
     /// Handlers of events.
     events: events::Conf,
+    /// Triggers of quotas; none: nobody is told.
+    monitor: Option<monitor::Conf>,
 }
 
 impl Define for Api {
@@ -94,7 +97,11 @@ impl Define for Api {
             Some(clients) => Some(clients?),
             None => None,
         };
-        let events = cx.ok(Events::compile(conf.events));
+        let events = Events::compile(conf.events, cx);
+        let monitor = match conf.monitor.map(monitor::Compiled::new) {
+            Some(monitor) => Some(cx.ok(monitor)?),
+            None => None,
+        };
         let (listen, versions, events) = (listen?, versions?, events?);
         let access = match access {
             Some(access) => Some(access?),
@@ -116,7 +123,8 @@ impl Define for Api {
                 allowed: (!conf.allowed_ips.is_empty()).then(|| AddressSet::new(&conf.allowed_ips)),
                 refused: AddressSet::new(&conf.blacklisted_ips),
                 tells_rates: conf.tells_rates,
-                events: events.build(build),
+                events: events.build(build)?,
+                monitor: monitor.map(|monitor| monitor.build(build)),
                 told: [name("X-Ratelimit-Limit"), name("X-Ratelimit-Remaining"), name("X-Ratelimit-Reset")],
                 api_expires: name("X-Tyk-Api-Expires"),
             })
@@ -139,6 +147,7 @@ struct Guard {
     limits: limits::Counters,
     tells_rates: bool,
     events: Events,
+    monitor: Option<Arc<Monitor>>,
     told: [FieldName; 3],
     api_expires: FieldName,
 }
@@ -300,7 +309,15 @@ impl Guard {
             match organisation.check(cx.now_ms(), now, room, &self.limits, known) {
                 Ok(()) => {}
                 Err(Stop::Waits(wait)) => return known.wait_for(wait),
-                Err(Stop::Refused((status, text))) => return body::error(cx, status, text, &[]),
+                Err(Stop::Refused((status, text))) => {
+                    if let Some(event) = organisation::event(text) {
+                        self.events.tell(event, cx, organisation.id());
+                    }
+                    return body::error(cx, status, text, &[]);
+                }
+            }
+            if let (Some(monitor), Some((session, used))) = (&self.monitor, known.organisation_used.take()) {
+                monitor.look_at_organisation(&session, used, (now, cx.now_ms()));
             }
         }
         if let Err((status, text)) = size {
@@ -348,7 +365,11 @@ impl Guard {
         let checked = access.authorise(cx.request(), rest, self.versions.name(known.version), now, known);
         let counters = (&self.limits, self.tells_rates);
         let limited = checked.map_err(Stop::from).and_then(|()| access.limit(cx, room, path, counters, known));
-        limited.map_err(|stop| match stop {
+        if let (Ok(used), Some(monitor), Some(session)) = (&limited, &self.monitor, &known.session) {
+            let now = (known.progress.unix_ms(cx), cx.now_ms());
+            monitor.look_at_key(session, access.limits(session), *used, now);
+        }
+        limited.map(drop).map_err(|stop| match stop {
             Stop::Refused((status, text)) => {
                 let event = match (status, text) {
                     (429, _) => Event::RateLimitExceeded,

@@ -1,6 +1,10 @@
-//! Events of an API (`event_handlers`): requests that are refused are told to web hooks and to the log.
+//! Events of an API (`event_handlers`): requests that are refused and breakers that open and close are told to web hooks, to
+//! scripts and to the log.
+
+pub(super) mod monitor;
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,20 +13,37 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use weir_plugin::{BuildCx, Invalid, RequestCx};
+use serde_json::{Map, Value, json};
+use weir_javascript::Entry;
+use weir_plugin::{BuildCx, CompileCx, Invalid, RequestCx};
 
 use super::fetch::Fetch;
+use super::paths::breaker;
+use super::scripts::{Runner, ScriptConf, Scripts};
+use super::sessions::remote;
 use super::template::Template;
 
-/// Handlers by the names of events.
-pub(super) type Conf = BTreeMap<String, Vec<HandlerConf>>;
+/// Handlers of events.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Conf {
+    /// Id of the API, which scripts are told.
+    api_id: String,
+    /// Its organisation.
+    org_id: String,
+    /// Handlers by the names of events.
+    handlers: BTreeMap<String, Vec<HandlerConf>>,
+    /// Seconds that a call of a script may take (`jsvm_timeout`); 0: 5.
+    timeout: u32,
+    /// The Redis of sessions, which scripts read.
+    storage: remote::Conf,
+}
 
 /// A handler.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct HandlerConf {
-    /// `eh_web_hook_handler` or `eh_log_handler`.
+struct HandlerConf {
+    /// `eh_web_hook_handler`, `eh_log_handler` or `eh_dynamic_handler`.
     handler_name: String,
     handler_meta: MetaConf,
 }
@@ -43,9 +64,15 @@ struct MetaConf {
     template_text: String,
     /// Text in front of a line in the log.
     prefix: String,
+    /// Global name of a handler in JavaScript.
+    script_name: String,
+    /// Path of its script.
+    script_path: String,
+    /// The text of the script.
+    script_text: String,
 }
 
-/// An event that a refusal of a request is.
+/// An event: a refusal of a request, or a change of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     AuthFailure,
@@ -53,12 +80,34 @@ pub(super) enum Event {
     VersionFailure,
     RateLimitExceeded,
     QuotaExceeded,
+    OrgRateLimitExceeded,
+    OrgQuotaExceeded,
+    /// A breaker has opened or closed.
+    BreakerTriggered,
+    /// A breaker has opened.
+    BreakerTripped,
+    /// A breaker has closed.
+    BreakerReset,
 }
 
 impl Event {
     /// Every event that is sent.
-    const ALL: [Self; 5] =
-        [Self::AuthFailure, Self::KeyExpired, Self::VersionFailure, Self::RateLimitExceeded, Self::QuotaExceeded];
+    const ALL: [Self; 10] = [
+        Self::AuthFailure,
+        Self::KeyExpired,
+        Self::VersionFailure,
+        Self::RateLimitExceeded,
+        Self::QuotaExceeded,
+        Self::OrgRateLimitExceeded,
+        Self::OrgQuotaExceeded,
+        Self::BreakerTriggered,
+        Self::BreakerTripped,
+        Self::BreakerReset,
+    ];
+
+    fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.name() == name)
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -67,9 +116,15 @@ impl Event {
             Self::VersionFailure => "VersionFailure",
             Self::RateLimitExceeded => "RatelimitExceeded",
             Self::QuotaExceeded => "QuotaExceeded",
+            Self::OrgRateLimitExceeded => "OrgRateLimitExceeded",
+            Self::OrgQuotaExceeded => "OrgQuotaExceeded",
+            Self::BreakerTriggered => "BreakerTriggered",
+            Self::BreakerTripped => "BreakerTripped",
+            Self::BreakerReset => "BreakerReset",
         }
     }
 
+    /// Tyk's words for it; a breaker that has triggered has those of what it did.
     fn message(self) -> &'static str {
         match self {
             Self::AuthFailure => "Auth Failure",
@@ -77,17 +132,24 @@ impl Event {
             Self::VersionFailure => "Attempted access to disallowed version / path.",
             Self::RateLimitExceeded => "Key Rate Limit Exceeded",
             Self::QuotaExceeded => "Key Quota Limit Exceeded",
+            Self::OrgRateLimitExceeded => "Organisation rate limit has been exceeded",
+            Self::OrgQuotaExceeded => "Organisation quota has been exceeded",
+            Self::BreakerTriggered | Self::BreakerTripped => "Breaker Tripped",
+            Self::BreakerReset => "Breaker Reset",
         }
     }
 }
 
-/// True for the name of an event that is sent.
+/// The plugin that sends an event of this name; `None` for one that is not sent.
 #[must_use]
-pub fn is_sent(name: &str) -> bool {
-    Event::ALL.iter().any(|event| event.name() == name)
+pub fn sender(name: &str) -> Option<&'static str> {
+    Event::of_name(name).map(|event| match event {
+        Event::BreakerTriggered | Event::BreakerTripped | Event::BreakerReset => "paths",
+        _ => "api",
+    })
 }
 
-/// Web hooks that are under way at one time, over all APIs.
+/// Web hooks and scripts that are under way at one time, over all APIs.
 const MOST_UNDER_WAY: usize = 64;
 /// Events that are remembered so that they are not sent again.
 const MOST_REMEMBERED: usize = 1024;
@@ -99,6 +161,8 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 enum Handler {
     Log(String),
     Hook(Box<Hook>),
+    /// The global name of a handler in JavaScript.
+    Script(String),
 }
 
 #[derive(Debug)]
@@ -114,62 +178,160 @@ struct Hook {
 }
 
 /// The handlers of an API.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Events {
     handlers: Vec<(Event, Handler)>,
     fetch: Option<Arc<Fetch>>,
+    /// The scripts, until they are built.
+    scripts: Option<(Scripts, remote::Conf)>,
+    runner: Option<Arc<Runner>>,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").field("handlers", &self.handlers).finish_non_exhaustive()
+    }
 }
 
 impl Events {
-    pub(super) fn compile(conf: Conf) -> Result<Self, Invalid> {
-        let mut handlers = Vec::new();
-        for (name, list) in conf {
+    pub(super) fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Self> {
+        let (mut handlers, mut scripts, mut names) = (Vec::new(), BTreeMap::new(), Vec::new());
+        for (name, list) in conf.handlers {
             // Others are told where the configuration is read.
-            let Some(event) = Event::ALL.into_iter().find(|event| event.name() == name) else { continue };
+            let Some(event) = Event::of_name(&name) else { continue };
             for (at, handler) in list.into_iter().enumerate() {
-                let field = format!("events.{name}[{at}]");
+                let field = format!("events.handlers.{name}[{at}]");
                 let meta = handler.handler_meta;
                 let compiled = match handler.handler_name.as_str() {
                     "eh_log_handler" => Handler::Log(meta.prefix),
-                    "eh_web_hook_handler" => Handler::Hook(Box::new(Hook::compile(meta, &field)?)),
+                    "eh_web_hook_handler" => {
+                        Handler::Hook(Box::new(cx.ok(Hook::compile(meta, &field, "handler_meta"))?))
+                    }
+                    "eh_dynamic_handler" => {
+                        scripts.insert(meta.script_path, meta.script_text);
+                        names.push(meta.script_name.clone());
+                        Handler::Script(meta.script_name)
+                    }
                     other => {
-                        let text = format!("expected one of: eh_web_hook_handler, eh_log_handler; found '{other}'");
-                        return Err(Invalid::new(format!("{field}.handler_name"), text));
+                        let expected = "expected one of: eh_web_hook_handler, eh_log_handler, eh_dynamic_handler";
+                        cx.say([Invalid::new(format!("{field}.handler_name"), format!("{expected}; found '{other}'"))]);
+                        return None;
                     }
                 };
                 handlers.push((event, compiled));
             }
         }
-        Ok(Self { handlers, fetch: None })
+        let mut made = Self { handlers, ..Self::default() };
+        if !names.is_empty() {
+            let scripts = scripts.into_iter().map(|(path, text)| ScriptConf { path, text }).collect();
+            let api = (&*conf.api_id, &*conf.org_id, &Map::new());
+            let compiled = Scripts::new(scripts, (Entry::Event, &names), conf.timeout, api, cx)?;
+            made.scripts = Some((compiled, conf.storage));
+        }
+        Some(made)
     }
 
-    pub(super) fn build(self, build: &BuildCx<'_>) -> Self {
-        let fetch = (!self.handlers.is_empty()).then(|| Arc::new(Fetch::new(build.network)));
-        Self { fetch, ..self }
+    /// # Errors
+    /// The Redis of sessions is told wrongly.
+    pub(super) fn build(mut self, build: &BuildCx<'_>) -> Result<Self, Invalid> {
+        self.fetch = (!self.handlers.is_empty()).then(|| Arc::new(Fetch::new(build.network)));
+        if let Some((scripts, storage)) = self.scripts.take() {
+            self.runner = Some(Arc::new(scripts.build(&storage, build)?));
+        }
+        Ok(self)
+    }
+
+    /// True if somebody is told such an event.
+    pub(super) fn hears(&self, event: Event) -> bool {
+        self.handlers.iter().any(|(of, _)| *of == event)
     }
 
     /// Tells an event of a request beside it. `key` is the name of the caller's session.
     pub(super) fn tell(&self, event: Event, cx: &RequestCx<'_>, key: &str) {
+        if !self.hears(event) {
+            return;
+        }
+        let path = String::from_utf8_lossy(cx.request().path());
+        let origin = cx.client().addr.to_string();
+        self.send(
+            event,
+            &json!({ "Message": event.message(), "Path": path, "Origin": origin, "Key": key }),
+            cx.now_ms(),
+        );
+    }
+
+    /// Tells that the breaker of a path of an API has opened or closed, at a time in milliseconds.
+    pub(super) fn tell_breaker(&self, change: breaker::Change, (api, path): (&str, &str), now_ms: u64) {
+        let (event, number) = match change {
+            breaker::Change::Opened => (Event::BreakerTripped, 0),
+            breaker::Change::Closed => (Event::BreakerReset, 1),
+        };
+        for of in [Event::BreakerTriggered, event] {
+            if self.hears(of) {
+                let meta = json!({ "Message": event.message(), "Path": path, "APIID": api, "CircuitEvent": number });
+                self.send(of, &meta, now_ms);
+            }
+        }
+    }
+
+    fn send(&self, event: Event, meta: &Value, now_ms: u64) {
         for (_, handler) in self.handlers.iter().filter(|(of, _)| *of == event) {
-            let path = String::from_utf8_lossy(cx.request().path()).into_owned();
-            let origin = cx.client().addr.to_string();
+            let of = |field: &str| meta[field].as_str().unwrap_or_default();
             match handler {
                 Handler::Log(prefix) => {
-                    tracing::warn!(event = event.name(), prefix, path, origin, key, "{}", event.message());
+                    let (path, origin, key, api_id) = (of("Path"), of("Origin"), of("Key"), of("APIID"));
+                    tracing::warn!(event = event.name(), prefix, path, origin, key, api_id, "{}", of("Message"));
                 }
                 Handler::Hook(hook) => {
-                    let meta = json!({ "Message": event.message(), "Path": path, "Origin": origin, "Key": key });
-                    if let (Some(request), Some(fetch)) = (hook.request(event, &meta, cx), &self.fetch) {
+                    if let (Some(request), Some(fetch)) = (hook.request(event.name(), meta, now_ms), &self.fetch) {
                         send(Arc::clone(fetch), request);
                     }
+                }
+                Handler::Script(name) => {
+                    let Some(runner) = self.runner.clone() else { continue };
+                    let (name, told) = (name.clone(), message(event.name(), meta));
+                    beside(async move {
+                        if let Err(reason) = runner.run(&name, &told, &Value::Null).await {
+                            tracing::warn!(handler = %name, %reason, "the handler of an event failed");
+                        }
+                    });
                 }
             }
         }
     }
 }
 
+/// An event as templates and scripts see it.
+fn message(event: &str, meta: &Value) -> Value {
+    json!({ "Type": event, "Meta": meta, "TimeStamp": jiff::Timestamp::now().to_string() })
+}
+
+/// The body of a web hook without a template, which is that of Tyk's `default_webhook.json`.
+fn default_body(event: &str, meta: &Value) -> Value {
+    let text = |field: &str| meta[field].as_str().map_or_else(|| meta[field].to_string(), str::to_owned);
+    let mut body = json!({ "event": event, "message": meta["Message"] });
+    let fields: &[(&str, &str)] = match event {
+        "TriggerExceeded" => &[("org", "OrgID"), ("key", "Key"), ("trigger_limit", "TriggerLimit")],
+        "BreakerTriggered" => &[("api_id", "APIID"), ("path", "Path"), ("Status", "CircuitEvent")],
+        "BreakerTripped" | "BreakerReset" => &[("api_id", "APIID"), ("path", "Path")],
+        _ => &[("path", "Path"), ("origin", "Origin"), ("key", "Key")],
+    };
+    for (name, field) in fields {
+        body[*name] = text(field).into();
+    }
+    body
+}
+
 /// Sends a request beside all others, if there are not too many.
 pub(super) fn send(fetch: Arc<Fetch>, request: String) {
+    beside(async move {
+        // A failure is told by whoever asks.
+        let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
+    });
+}
+
+/// Does something beside all requests, if not too much is under way.
+fn beside(work: impl Future<Output = ()> + 'static) {
     struct Slot;
     impl Drop for Slot {
         fn drop(&mut self) {
@@ -178,23 +340,24 @@ pub(super) fn send(fetch: Arc<Fetch>, request: String) {
     }
     if UNDER_WAY.fetch_add(1, Relaxed) >= MOST_UNDER_WAY {
         UNDER_WAY.fetch_sub(1, Relaxed);
-        tracing::warn!("an event is not sent: too many requests to web hooks are under way");
+        tracing::warn!("an event is not told: too many web hooks and scripts are under way");
         return;
     }
     let slot = Slot;
     weir_runtime::spawn(async move {
-        // A failure is told by whoever asks.
-        let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
+        work.await;
         drop(slot);
     });
 }
 
 impl Hook {
-    fn compile(conf: MetaConf, field: &str) -> Result<Self, Invalid> {
+    /// `at` is the place of the settings, and `name` their name there.
+    fn compile(conf: MetaConf, at: &str, name: &str) -> Result<Self, Invalid> {
+        let field = format!("{at}.{name}");
         let is_url = conf.target_path.starts_with("http://") || conf.target_path.starts_with("https://");
         if !is_url {
             let text = format!("expected a URL such as http://example.com/hook, found '{}'", conf.target_path);
-            return Err(Invalid::new(format!("{field}.handler_meta.target_path"), text));
+            return Err(Invalid::new(format!("{field}.target_path"), text));
         }
         let template = Some(conf.template_text).filter(|text| !text.is_empty());
         let template = template.map(|text| Template::parse(&text)).transpose();
@@ -203,32 +366,24 @@ impl Hook {
             url: conf.target_path,
             headers: conf.header_map,
             quiet: conf.event_timeout.saturating_mul(1000),
-            template: template.map_err(|error| Invalid::new(format!("{field}.handler_meta.template_path"), error))?,
+            template: template.map_err(|error| Invalid::new(format!("{field}.template_path"), error))?,
             sent: papaya::HashMap::new(),
         })
     }
 
     /// The request that tells an event; `None` for one that was told a moment ago.
-    fn request(&self, event: Event, meta: &Value, cx: &RequestCx<'_>) -> Option<String> {
+    fn request(&self, event: &str, meta: &Value, now_ms: u64) -> Option<String> {
         let body = match &self.template {
-            None => json!({
-                "event": event.name(), "message": meta["Message"], "path": meta["Path"], "origin": meta["Origin"],
-                "key": meta["Key"],
-            })
-            .to_string(),
-            Some(template) => {
-                let time = jiff::Timestamp::now().to_string();
-                let data = json!({ "Type": event.name(), "Meta": meta, "TimeStamp": time });
-                match template.run(&data) {
-                    Ok(body) => body,
-                    Err(error) => {
-                        tracing::warn!(%error, "an event is not sent: its template failed");
-                        return None;
-                    }
+            None => default_body(event, meta).to_string(),
+            Some(template) => match template.run(&message(event, meta)) {
+                Ok(body) => body,
+                Err(error) => {
+                    tracing::warn!(%error, "an event is not sent: its template failed");
+                    return None;
                 }
-            }
+            },
         };
-        if self.quiet > 0 && !self.is_news(&body, cx.now_ms()) {
+        if self.quiet > 0 && !self.is_news(&body, now_ms) {
             return None;
         }
         let mut headers = self.headers.clone();

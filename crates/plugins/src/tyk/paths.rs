@@ -1,6 +1,6 @@
 //! `paths`: what is done with requests and responses of an API, by paths, and the target that its upstream receives.
 
-mod breaker;
+pub(super) mod breaker;
 mod checks;
 mod headers;
 mod rewrite;
@@ -22,8 +22,9 @@ use weir_wire::name::FieldName;
 
 use super::body;
 use super::entries::{Entries, entries};
+use super::events::{self, Event, Events};
 use super::shared::{self, Known, ListenPath};
-use breaker::Breaker;
+use breaker::{Breaker, Change};
 use checks::{Mock, Validation};
 use headers::Edits;
 use rewrite::Rewrite;
@@ -53,6 +54,8 @@ pub(crate) struct Conf {
     /// The upstream, for those with other targets and time limits.
     #[schemars(with = "std::collections::BTreeMap<String, Value>")]
     upstream: serde_json::Map<String, Value>,
+    /// Handlers of events of breakers.
+    events: events::Conf,
 }
 
 /// A version.
@@ -150,6 +153,7 @@ impl Define for Paths {
         for (at, version) in conf.versions.into_iter().enumerate() {
             versions.push(cx.ok(Version::compile(version, &format!("versions[{at}]")))?);
         }
+        let events = Events::compile(conf.events, cx)?;
         let (base, upstream, api) = (Base::of(&conf.target), conf.upstream, conf.api_id);
         let (strip, has_context) = (conf.strip_listen_path, conf.enable_context_vars);
         Some(Compiled::build(move |build| {
@@ -162,9 +166,12 @@ impl Define for Paths {
                 }
             }
             let place = shared::place(build, &api);
+            let events = Arc::new(events.build(build)?);
             let (asked, transformed) = (PerRequest::new(), PerRequest::new());
             let accepts = FieldName::constant("Accept-Encoding");
             Ok(Chain {
+                api: api.into(),
+                events,
                 place,
                 asked,
                 transformed,
@@ -280,6 +287,9 @@ impl Version {
 /// An instance.
 #[derive(Debug)]
 struct Chain {
+    /// Id of the API.
+    api: Arc<str>,
+    events: Arc<Events>,
     place: Arc<PerRequest<Known>>,
     /// The breaker that let a request through.
     asked: PerRequest<Arc<Breaker>>,
@@ -360,11 +370,31 @@ impl Plugin for Chain {
 
     fn log(&self, cx: &LogCx<'_>) {
         let (Some(breaker), Some(last)) = (self.asked.get(cx), cx.view().tries().last()) else { return };
-        breaker.note(cx.view().now() / 1000, last.status >= 500);
+        let now = cx.view().now() / 1000;
+        if let Some(change) = breaker.note(now, last.status >= 500) {
+            self.tell(breaker, change, now);
+        }
     }
 }
 
 impl Chain {
+    /// Tells a change of a breaker, and that it closes once its time is over.
+    fn tell(&self, breaker: &Arc<Breaker>, change: Change, now: u64) {
+        self.events.tell_breaker(change, (&self.api, breaker.path()), now);
+        let hears = self.events.hears(Event::BreakerReset) || self.events.hears(Event::BreakerTriggered);
+        if change == Change::Opened && hears {
+            let (events, api, breaker) = (Arc::clone(&self.events), Arc::clone(&self.api), Arc::clone(breaker));
+            weir_runtime::spawn(async move {
+                let open = breaker.open_time();
+                weir_runtime::sleep(open).await;
+                let now = now + open.as_millis() as u64;
+                if breaker.close(now) {
+                    events.tell_breaker(Change::Closed, (&api, breaker.path()), now);
+                }
+            });
+        }
+    }
+
     /// Has the body of an answer collected, so that it can be transformed.
     fn prepare(&self, cx: &mut ResponseCx<'_>, transform: &Arc<Transform>, meta: Option<Arc<values::Meta>>) {
         if cx.response().field_str("content-encoding").is_some_and(|coding| coding != b"identity") {

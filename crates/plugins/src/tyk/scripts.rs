@@ -19,7 +19,7 @@ use super::changes::FAILED;
 use super::sessions::remote;
 use super::shared::{self, Known};
 use exchange::Returned;
-use runner::Runner;
+pub(super) use runner::{Compiled as Scripts, Runner};
 pub(crate) use virtual_endpoints::Virtual;
 
 /// The definition of what runs before authentication.
@@ -54,19 +54,19 @@ pub(crate) struct Conf {
 /// A script.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct ScriptConf {
+pub(super) struct ScriptConf {
     /// Its path.
-    path: String,
+    pub(super) path: String,
     /// Its text.
-    text: String,
+    pub(super) text: String,
 }
 
 fn compile(conf: Conf, is_pre: bool, cx: &CompileCx<'_>) -> Option<Compiled> {
     let names = (Entry::Middleware, &*conf.middleware);
     let api = (&*conf.api_id, &*conf.org_id, &conf.config_data);
-    let compiled = runner::Compiled::new(conf.scripts, names, conf.timeout, api, cx)?;
+    let compiled = Scripts::new(conf.scripts, names, conf.timeout, api, cx)?;
     Some(Compiled::build(move |build| {
-        Ok(Scripts {
+        Ok(Chain {
             place: shared::place(build, &conf.api_id),
             runner: compiled.build(&conf.storage, build)?,
             middleware: conf.middleware.into(),
@@ -106,7 +106,7 @@ impl Define for Post {
 }
 
 /// An instance.
-struct Scripts {
+struct Chain {
     place: Arc<PerRequest<Known>>,
     runner: Runner,
     middleware: Box<[String]>,
@@ -114,13 +114,13 @@ struct Scripts {
     is_pre: bool,
 }
 
-impl std::fmt::Debug for Scripts {
+impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scripts").field("middleware", &self.middleware).finish_non_exhaustive()
+        f.debug_struct("Chain").field("middleware", &self.middleware).finish_non_exhaustive()
     }
 }
 
-impl Plugin for Scripts {
+impl Plugin for Chain {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         if self.is_pre { shared::wait_with_body(cx) } else { Flow::Continue }
     }

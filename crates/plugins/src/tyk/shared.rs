@@ -32,6 +32,8 @@ pub(super) struct Known {
     pub(super) url: Option<Box<[u8]>>,
     /// True if the answer was kept from an earlier request.
     pub(super) is_cached: bool,
+    /// The session of the organisation and the requests of its quota that are used, in the pass that counts them.
+    pub(super) organisation_used: Option<(Arc<Session>, u64)>,
     /// Results of earlier passes through the chain, each of which ended with a wait.
     pub(super) progress: Progress,
 }

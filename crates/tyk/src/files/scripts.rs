@@ -57,13 +57,20 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
     }
     let events = definition["event_handlers"]["events"].as_object();
     for handler in events.into_iter().flat_map(|events| events.values()).filter_map(Value::as_array).flatten() {
-        if handler["handler_name"] == "eh_web_hook_handler" {
-            push(&handler["handler_meta"]["template_path"]);
+        let meta = &handler["handler_meta"];
+        match handler["handler_name"].as_str().filter(|_| meta["disabled"] != true) {
+            Some("eh_web_hook_handler") => push(&meta["template_path"]),
+            Some("eh_dynamic_handler") => push(&meta["path"]),
+            _ => {}
         }
     }
     let handlers = definition["x-tyk-api-gateway"]["server"]["eventHandlers"].as_array();
-    for handler in handlers.into_iter().flatten().filter(|handler| handler["type"] == "webhook") {
-        push(&handler["bodyTemplate"]);
+    for handler in handlers.into_iter().flatten() {
+        match handler["type"].as_str() {
+            Some("webhook") => push(&handler["bodyTemplate"]),
+            Some("custom") if handler["enabled"] == true => push(&handler["path"]),
+            _ => {}
+        }
     }
     let operations = definition["x-tyk-api-gateway"]["middleware"]["operations"].as_object();
     for operation in operations.into_iter().flat_map(|operations| operations.values()) {

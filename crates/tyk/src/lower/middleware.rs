@@ -158,44 +158,78 @@ pub(super) fn virtuals(
     Some(made)
 }
 
-/// The handlers of events; `None` without any.
-pub(super) fn events(api: &Definition, scripts: &Scripts, found: &mut Vec<Diagnostic>) -> Option<Node> {
+/// Adds the handlers of events to the plugins that send them.
+pub(super) fn add_events(
+    api: &Definition,
+    id: &str,
+    (conf, scripts): (&Conf, &Scripts),
+    plugins: &mut Node,
+    found: &mut Vec<Diagnostic>,
+) {
     let mark = api.node.mark;
-    let mut made = map(mark, []);
-    for (key, handlers) in api.at("event_handlers.events").and_then(Node::as_map)? {
+    let mut of_plugins = [("api", map(mark, [])), ("paths", map(mark, []))];
+    for (key, handlers) in api.at("event_handlers.events").and_then(Node::as_map).into_iter().flatten() {
         let name = &*key.text;
         let place = format!("event_handlers.events.{name}");
         let handlers = handlers.as_seq().unwrap_or_default();
-        let mut live = Vec::new();
-        for handler in handlers {
-            let of = |field: &str| handler.get(field).and_then(Node::as_str).unwrap_or_default();
-            let meta = handler.get("handler_meta");
-            let is_off = meta.and_then(|meta| meta.get("disabled")).is_some_and(|flag| flag.kind == Kind::Bool(true));
-            if is_off {
-                continue;
-            }
-            if of("handler_name") == "eh_dynamic_handler" {
-                found.push(api.doubt(&place, "handlers in JavaScript are not run"));
-                continue;
-            }
-            let mut handler = handler.clone();
-            let path = meta.and_then(|meta| meta.get("template_path")).and_then(Node::as_str).unwrap_or_default();
-            if let (Some(code), Kind::Map(fields)) = (scripts.get(path), &mut handler.kind) {
-                let meta = fields.iter_mut().find(|(key, _)| &*key.text == "handler_meta");
-                meta.into_iter().for_each(|(_, meta)| meta.insert("template_text", text(code)));
-            }
-            live.push(handler);
-        }
+        let is_off = |handler: &Node| {
+            let flag = handler.get("handler_meta").and_then(|meta| meta.get("disabled"));
+            flag.is_some_and(|flag| flag.kind == Kind::Bool(true))
+        };
+        let live: Vec<&Node> = handlers.iter().filter(|handler| !is_off(handler)).collect();
         if live.is_empty() {
             continue;
         }
-        if !weir_plugins::tyk::is_sent(name) {
+        let Some(sender) = weir_plugins::tyk::sender(name) else {
             found.push(api.doubt(&place, "this event is not sent"));
             continue;
+        };
+        let made: Result<Vec<Node>, String> = live.into_iter().map(|handler| self::handler(handler, scripts)).collect();
+        match made {
+            Ok(made) => {
+                let of = of_plugins.iter_mut().find(|(plugin, _)| *plugin == sender);
+                of.into_iter().for_each(|(_, of)| of.insert(name, list(mark, made.clone())));
+            }
+            Err(fault) => found.push(api.fault(&place, fault)),
         }
-        made.insert(name, list(mark, live));
     }
-    (made.as_map().is_some_and(|made| !made.is_empty())).then_some(made)
+    for (plugin, handlers) in of_plugins {
+        if handlers.as_map().is_some_and(<[_]>::is_empty) {
+            continue;
+        }
+        let mut events = map(mark, [("api_id", text(id)), ("org_id", text(api.text("org_id")))]);
+        events.insert("handlers", handlers);
+        events.insert("timeout", number(conf.jsvm_timeout.into()));
+        if let Some(storage) = &conf.storage {
+            events.insert("storage", Node::from(storage));
+        }
+        if let Some(of) = plugins.get_mut(plugin) {
+            of.insert("events", events);
+        }
+    }
+}
+
+/// A handler of events with the texts of its files.
+///
+/// # Errors
+/// Its script is not there.
+fn handler(written: &Node, scripts: &Scripts) -> Result<Node, String> {
+    let meta = written.get("handler_meta");
+    let of = |field: &str| meta.and_then(|meta| meta.get(field)).and_then(Node::as_str).unwrap_or_default();
+    let mut made = written.clone();
+    if written.get("handler_name").and_then(Node::as_str) == Some("eh_dynamic_handler") {
+        let (name, path) = (of("name"), of("path"));
+        let code = scripts
+            .get(path)
+            .ok_or_else(|| format!("the script '{path}' is read only with a tyk.conf or a folder of definitions"))?;
+        let fields = [("script_name", text(name)), ("script_path", text(path)), ("script_text", text(code))];
+        made.insert("handler_meta", map(written.mark, fields));
+    } else if let (Some(code), Some(meta)) = (scripts.get(of("template_path")), meta) {
+        let mut meta = meta.clone();
+        meta.insert("template_text", text(code));
+        made.insert("handler_meta", meta);
+    }
+    Ok(made)
 }
 
 fn plugin(

@@ -161,7 +161,7 @@ pub(super) fn events(part: Option<&Value>) -> Result<Value, String> {
                 ("eh_web_hook_handler", meta)
             }
             "log" => ("eh_log_handler", json!({ "prefix": handler["logPrefix"] })),
-            "custom" => ("eh_dynamic_handler", json!({ "name": handler["functionName"] })),
+            "custom" => ("eh_dynamic_handler", json!({ "name": handler["functionName"], "path": handler["path"] })),
             other => return Err(format!("type: expected one of: webhook, log, custom; found '{other}'")),
         };
         if !made[event].is_array() {

@@ -354,8 +354,19 @@ impl Access {
         Err((403, "Access to this resource has been disallowed"))
     }
 
+    /// Limits of a session for the API.
+    pub(super) fn limits<'s>(&self, session: &'s Session) -> &'s Limits {
+        self.limits_of(session).0
+    }
+
+    /// The same, with the name of what they count apart from the key's own.
+    fn limits_of<'s>(&self, session: &'s Session) -> (&'s Limits, &'s str) {
+        let own = session.right(&self.api).and_then(|right| right.limits.as_ref());
+        own.map_or((&session.limits, ""), |(limits, apart)| (limits, &**apart))
+    }
+
     /// Counts a request against the limits of the session: an endpoint's rate, the rate, the quota. `path` is the place of
-    /// the path behind the listen path in `room`.
+    /// the path behind the listen path in `room`. It gives the requests of the quota that are used.
     pub(super) fn limit(
         &self,
         cx: &RequestCx<'_>,
@@ -363,7 +374,7 @@ impl Access {
         path: Range<usize>,
         (counters, tells_rates): (&Counters, bool),
         known: &mut Known,
-    ) -> Result<(), Stop> {
+    ) -> Result<u64, Stop> {
         let Some(session) = known.session.clone() else { return Err((403, DISALLOWED).into()) };
         let identity = known.identity.take();
         let caller = (&*session, identity.as_deref().unwrap_or(&session.name));
@@ -382,10 +393,8 @@ impl Access {
         (session, name): (&Session, &str),
         (counters, tells_rates): (&Counters, bool),
         known: &mut Known,
-    ) -> Result<(), Stop> {
-        let right = session.right(&self.api);
-        let own = right.and_then(|right| right.limits.as_ref());
-        let (limits, apart) = own.map_or((&session.limits, ""), |(limits, apart)| (limits, &**apart));
+    ) -> Result<u64, Stop> {
+        let (limits, apart) = self.limits_of(session);
         let scope = Scope { session, name, apart };
         let now = known.progress.unix_ms(cx);
         if self.counts_rates && !known.progress.has_rate {
@@ -400,11 +409,14 @@ impl Access {
         if self.counts_quotas {
             let tells = !tells_rates;
             match &self.remote {
-                None => counters.quota(now, room, &scope, limits, Some(&mut *known).filter(|_| tells))?,
-                Some(_) => count_remotely(now, &scope, limits, tells, known)?,
+                None => {
+                    counters.quota(now, room, &scope, limits, Some(&mut *known).filter(|_| tells)).map_err(Stop::from)
+                }
+                Some(_) => count_remotely(now, &scope, limits, tells, known),
             }
+        } else {
+            Ok(0)
         }
-        Ok(())
     }
 
     /// Counts a request against the rate of its endpoint.
@@ -444,12 +456,12 @@ fn count_remotely(
     limits: &Limits,
     tells: bool,
     known: &mut Known,
-) -> Result<(), Stop> {
+) -> Result<u64, Stop> {
     let Some(quota) = limits.quota else {
         if tells {
             known.told = [limits.quota_max, 0, scope.session.quota_renews];
         }
-        return Ok(());
+        return Ok(0);
     };
     let counted = match known.progress.counted {
         None => {
@@ -464,7 +476,7 @@ fn count_remotely(
         let reset = left.map_or(scope.session.quota_renews, |left| (unix_ms + left).div_ceil(1000) as i64);
         known.told = [limits.quota_max, quota.saturating_sub(used) as i64, reset];
     }
-    if used > quota { Err((403, "Quota exceeded").into()) } else { Ok(()) }
+    if used > quota { Err((403, "Quota exceeded").into()) } else { Ok(used) }
 }
 
 /// MD5 of an identity in hexadecimal digits, of which Tyk makes the keys of tokens.

@@ -97,7 +97,8 @@ impl Counters {
         if taken.passed { Ok(()) } else { Err((429, "Rate Limit Exceeded")) }
     }
 
-    /// Counts a request against a quota, and keeps what clients are told of it unless they are told of the rate.
+    /// Counts a request against a quota, and keeps what clients are told of it unless they are told of the rate. It gives the
+    /// requests that are used.
     pub(super) fn quota(
         &self,
         now: u64,
@@ -105,12 +106,12 @@ impl Counters {
         scope: &Scope<'_>,
         limits: &Limits,
         known: Option<&mut Known>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<u64, Refusal> {
         let Some(quota) = limits.quota else {
             if let Some(known) = known {
                 known.told = [limits.quota_max, 0, scope.session.quota_renews];
             }
-            return Ok(());
+            return Ok(0);
         };
         let Scope { session, name, apart } = scope;
         let window = limits.renewal.unwrap_or(FOR_EVER).min(FOR_EVER);
@@ -126,7 +127,7 @@ impl Counters {
             };
             known.told = [limits.quota_max, taken.remaining as i64, reset];
         }
-        if taken.passed { Ok(()) } else { Err((403, "Quota exceeded")) }
+        if taken.passed { Ok(quota.saturating_sub(taken.remaining)) } else { Err((403, "Quota exceeded")) }
     }
 
     /// Counts in a window that ends with the process.

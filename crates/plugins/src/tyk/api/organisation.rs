@@ -9,6 +9,7 @@ use weir_plugin::{BuildCx, Invalid};
 use super::Refusal;
 use super::jwt::Stop;
 use super::limits::{Counters, Scope};
+use crate::tyk::events::Event;
 use crate::tyk::sessions::remote::{self, Remote};
 use crate::tyk::sessions::{Naming, Session, Sessions, organisation_name};
 use crate::tyk::shared::{Known, Progress, Wait};
@@ -28,6 +29,8 @@ pub(super) struct Conf {
 /// The organisation of an API.
 #[derive(Debug)]
 pub(super) struct Organisation {
+    /// Its id.
+    id: Box<str>,
     /// Name of its session.
     name: Box<str>,
     /// Name of its quota in Redis.
@@ -42,15 +45,30 @@ const RATE: Refusal = (403, "This organisation rate limit has been exceeded, ple
 /// Refusal where Redis does not answer.
 const AWAY: Refusal = (403, "Access to this API has been disallowed");
 
+/// The event that a refusal is; `None` for one that is none.
+pub(super) fn event(text: &str) -> Option<Event> {
+    match text {
+        _ if text == QUOTA.1 => Some(Event::OrgQuotaExceeded),
+        _ if text == RATE.1 => Some(Event::OrgRateLimitExceeded),
+        _ => None,
+    }
+}
+
 impl Organisation {
     pub(super) fn build(conf: &Conf, org: &str, build: &BuildCx<'_>) -> Result<Self, Invalid> {
         let naming = Naming::new(conf.hash_keys, &conf.hash_key_function);
         Ok(Self {
+            id: org.into(),
             name: organisation_name(org).into(),
             quota: naming.name(org).into_bytes().into(),
             sessions: Sessions::of(build.states),
             remote: conf.storage.build(build)?,
         })
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Reads the session from Redis.
@@ -113,10 +131,12 @@ impl Organisation {
         match (&self.remote, limits.quota) {
             (_, None) => {}
             (None, Some(_)) => {
-                counters.quota(unix_ms, room, &scope, limits, None).map_err(|(status, text)| match status {
+                let used = counters.quota(unix_ms, room, &scope, limits, None);
+                let used = used.map_err(|(status, text)| match status {
                     403 => QUOTA,
                     _ => (status, text),
                 })?;
+                known.organisation_used = Some((Arc::clone(&session), used));
             }
             (Some(_), Some(quota)) => match known.progress.organisation_counted {
                 None => {
@@ -125,7 +145,7 @@ impl Organisation {
                 }
                 Some(Err(())) => return Err(AWAY.into()),
                 Some(Ok(counted)) if counted.used > quota => return Err(QUOTA.into()),
-                Some(Ok(_)) => {}
+                Some(Ok(counted)) => known.organisation_used = Some((Arc::clone(&session), counted.used)),
             },
         }
         known.progress.has_organisation = true;

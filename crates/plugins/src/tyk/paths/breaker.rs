@@ -7,6 +7,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::time::Duration;
 
 use portable_atomic::AtomicU128;
 use schemars::JsonSchema;
@@ -53,8 +54,17 @@ struct Rule {
     has_trials: bool,
 }
 
+/// A change of a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tyk) enum Change {
+    Opened,
+    Closed,
+}
+
 /// A breaker, compiled.
 pub(super) struct Breaker {
+    /// The path that it is about, as it is written.
+    path: Box<str>,
     rule: Rule,
     state: AtomicU128,
     /// The time at which the next request tries the upstream of an open breaker.
@@ -108,16 +118,26 @@ impl Breaker {
         let seconds = seconds.ok_or_else(|| fault("return_to_service_after", "expected 1 to 86400 seconds"))?;
         let samples = u32::try_from(conf.samples.max(1)).unwrap_or(MOST).min(MOST);
         let rule = Rule { threshold, samples, open_ms: seconds * 1000, has_trials: !conf.disable_half_open_state };
-        Ok(Self::new(rule))
+        Ok(Self::new(&conf.path, rule))
     }
 
-    fn new(rule: Rule) -> Self {
-        Self { rule, state: AtomicU128::new(0), next_trial: AtomicU64::new(0) }
+    fn new(path: &str, rule: Rule) -> Self {
+        Self { path: path.into(), rule, state: AtomicU128::new(0), next_trial: AtomicU64::new(0) }
     }
 
     /// The same breaker, closed.
     pub(super) fn anew(&self) -> Self {
-        Self::new(self.rule)
+        Self::new(&self.path, self.rule)
+    }
+
+    /// The path that it is about, as it is written.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The time for which it is open.
+    pub(super) fn open_time(&self) -> Duration {
+        Duration::from_millis(self.rule.open_ms)
     }
 
     /// True if a request may go to the upstream now, at a time in milliseconds.
@@ -132,18 +152,27 @@ impl Breaker {
             && self.next_trial.compare_exchange(next, now + TRIAL_MS, AcqRel, Relaxed).is_ok()
     }
 
-    /// Counts the outcome of a request that was let through.
-    pub(super) fn note(&self, now: u64, failed: bool) {
+    /// Closes it once its time is over; true if nobody else did.
+    pub(super) fn close(&self, now: u64) -> bool {
+        let word = self.state.load(Acquire);
+        let until = State::unpack(word).until;
+        let closed = State { since: now, ..State::default() };
+        until != 0 && until <= now && self.state.compare_exchange(word, closed.pack(), AcqRel, Relaxed).is_ok()
+    }
+
+    /// Counts the outcome of a request that was let through; its change, if it has opened or closed.
+    pub(super) fn note(&self, now: u64, failed: bool) -> Option<Change> {
         let mut word = self.state.load(Acquire);
         loop {
             let next = self.after(State::unpack(word), now, failed);
             match self.state.compare_exchange_weak(word, next.pack(), AcqRel, Acquire) {
                 Ok(_) => {
-                    let was_open = State::unpack(word).until > now;
-                    if next.until > now && !was_open {
+                    let before = State::unpack(word).until;
+                    if next.until > now && before <= now {
                         self.next_trial.store(now + TRIAL_MS, Relaxed);
+                        return Some(Change::Opened);
                     }
-                    return;
+                    return (before != 0 && next.until == 0).then_some(Change::Closed);
                 }
                 Err(changed) => word = changed,
             }
@@ -170,10 +199,10 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
-    use super::{Breaker, MOST, MOST_TIME, Rule, State};
+    use super::{Breaker, Change, MOST, MOST_TIME, Rule, State};
 
     fn breaker(has_trials: bool) -> Breaker {
-        Breaker::new(Rule { threshold: 0.5, samples: 4, open_ms: 2000, has_trials })
+        Breaker::new("/a", Rule { threshold: 0.5, samples: 4, open_ms: 2000, has_trials })
     }
 
     #[test]
@@ -203,6 +232,16 @@ mod tests {
     }
 
     #[test]
+    fn it_is_closed_once() {
+        let breaker = breaker(false);
+        (0..4).for_each(|at| _ = breaker.note(at, true));
+        assert_eq!([2002, 2003, 2003].map(|now| breaker.close(now)), [false, true, false]);
+        (0..4).for_each(|at| _ = breaker.note(2004 + at, true));
+        assert_eq!(breaker.note(4007, false), Some(Change::Closed));
+        assert!(!breaker.close(4007));
+    }
+
+    #[test]
     fn windows_are_counted_apart() {
         let breaker = breaker(false);
         for at in [0, 1, 2, 10_000, 10_001, 10_002] {
@@ -216,12 +255,12 @@ mod tests {
     #[test]
     fn a_trial_that_succeeds_closes_it() {
         let breaker = breaker(true);
-        (0..4).for_each(|at| breaker.note(at, true));
+        assert_eq!([0, 1, 2, 3].map(|at| breaker.note(at, true)), [None, None, None, Some(Change::Opened)]);
         assert_eq!([3, 502, 503, 504].map(|now| breaker.lets_through(now)), [false, false, true, false]);
-        breaker.note(505, true);
+        assert_eq!(breaker.note(505, true), None);
         assert!(!breaker.lets_through(600));
         assert!(breaker.lets_through(1003));
-        breaker.note(1004, false);
+        assert_eq!(breaker.note(1004, false), Some(Change::Closed));
         assert_eq!([1005, 1006].map(|now| breaker.lets_through(now)), [true, true]);
     }
 }

@@ -24,7 +24,7 @@ const MOST_TIMEOUT: u32 = 60;
 const MEMORY: usize = 32 << 20;
 
 /// The scripts of an API, compiled.
-pub(super) struct Compiled {
+pub(in crate::tyk) struct Compiled {
     program: Arc<Program>,
     entry: Entry,
     /// The API as scripts see it, in JSON.
@@ -34,7 +34,7 @@ pub(super) struct Compiled {
 }
 
 /// The means to call the scripts of an API.
-pub(super) struct Runner {
+pub(in crate::tyk) struct Runner {
     scripts: Compiled,
     fetch: Fetch,
     /// The way to the sessions of keys.
@@ -45,7 +45,7 @@ pub(super) struct Runner {
 
 impl Compiled {
     /// Evaluates the scripts and looks for what is to be called: `names`. `timeout` is in seconds; 0: 5.
-    pub(super) fn new(
+    pub(in crate::tyk) fn new(
         scripts: Vec<ScriptConf>,
         (entry, names): (Entry, &[String]),
         timeout: u32,
@@ -61,7 +61,7 @@ impl Compiled {
         Some(Self { program, entry, config, time: limits.time })
     }
 
-    pub(super) fn build(self, storage: &remote::Conf, build: &BuildCx<'_>) -> Result<Runner, Invalid> {
+    pub(in crate::tyk) fn build(self, storage: &remote::Conf, build: &BuildCx<'_>) -> Result<Runner, Invalid> {
         let (fetch, door, remote) = (Fetch::new(build.network), Door::of(build.states), storage.build(build)?);
         Ok(Runner { scripts: self, fetch, door, remote })
     }
@@ -74,7 +74,7 @@ impl Runner {
     }
 
     /// Calls one of the names with a request and a session; its result in JSON.
-    pub(super) async fn run(&self, name: &str, request: &Value, session: &Value) -> Result<String, String> {
+    pub(in crate::tyk) async fn run(&self, name: &str, request: &Value, session: &Value) -> Result<String, String> {
         let arguments = [request.to_string(), session.to_string(), self.scripts.config.clone()];
         // A call waits for a thread as long as it may run; a script within one long step is ended behind that step.
         match weir_runtime::timeout(self.time() * 2, self.call(name, arguments)).await {

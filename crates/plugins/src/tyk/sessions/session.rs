@@ -46,6 +46,8 @@ pub struct Session {
     pub tags: Box<[Box<str>]>,
     /// Ids of the policies that were applied, as they are written in the key.
     pub policies: Box<[Box<str>]>,
+    /// Percents of the quota that are told when they are used (`monitor.trigger_limits`).
+    pub triggers: Box<[f64]>,
     /// Clients and certificates that the key belongs to; `None`: neither.
     pub bound: Option<Box<Bound>>,
 }
@@ -252,6 +254,9 @@ impl Session {
             alias: text(value, "alias").into(),
             tags: texts(value.get("tags")),
             policies: texts(value.get("apply_policies")),
+            triggers: list(value.get("monitor").unwrap_or(&Value::Null), "trigger_limits")
+                .filter_map(Value::as_f64)
+                .collect(),
             bound: Bound::of(value),
         })
     }
