@@ -13,6 +13,10 @@ TykJS.TykMiddleware.NewMiddleware.prototype.ReturnData = function (request, meta
   return { Request: request, SessionMeta: meta };
 };
 
+TykJS.TykMiddleware.NewMiddleware.prototype.ReturnAuthData = function (request, session) {
+  return { Request: request, Session: session };
+};
+
 TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessRequest = function (request, session, config) {
   if (typeof this.ProcessRequest !== "function") {
     throw new Error("NewProcessRequest was not called");

@@ -164,7 +164,7 @@ fn api(
     if conf.enforces_organisations {
         guard.insert("organisation", access::organisation(mark, conf));
     }
-    if let Some(access) = access::access(api, own, conf, found) {
+    if let Some(access) = access::access(api, own, (conf, scripts), found) {
         guard.insert("access", access);
     }
     let mut chain = map(mark, [("api_id", text(own)), ("listen_path", text(listen))]);

@@ -225,7 +225,7 @@ impl Events {
         if !names.is_empty() {
             let scripts = scripts.into_iter().map(|(path, text)| ScriptConf { path, text }).collect();
             let api = (&*conf.api_id, &*conf.org_id, &Map::new());
-            let compiled = Scripts::new(scripts, (Entry::Event, &names), conf.timeout, api, cx)?;
+            let compiled = cx.ok(Scripts::new(scripts, (Entry::Event, &names), conf.timeout, api))?;
             made.scripts = Some((compiled, conf.storage));
         }
         Some(made)

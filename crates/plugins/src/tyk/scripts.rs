@@ -1,5 +1,6 @@
 //! `pre` and `post`: middleware in JavaScript, before and behind authentication.
 
+mod check;
 mod exchange;
 mod runner;
 mod virtual_endpoints;
@@ -15,10 +16,11 @@ use weir_javascript::Entry;
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 
 use super::body;
-use super::changes::FAILED;
+use super::changes::{Answer, FAILED};
 use super::sessions::remote;
 use super::shared::{self, Known};
-use exchange::Returned;
+pub(super) use check::Check;
+use exchange::{Beside, Returned};
 pub(super) use runner::{Compiled as Scripts, Runner};
 pub(crate) use virtual_endpoints::Virtual;
 
@@ -64,7 +66,7 @@ pub(super) struct ScriptConf {
 fn compile(conf: Conf, is_pre: bool, cx: &CompileCx<'_>) -> Option<Compiled> {
     let names = (Entry::Middleware, &*conf.middleware);
     let api = (&*conf.api_id, &*conf.org_id, &conf.config_data);
-    let compiled = Scripts::new(conf.scripts, names, conf.timeout, api, cx)?;
+    let compiled = cx.ok(Scripts::new(conf.scripts, names, conf.timeout, api))?;
     Some(Compiled::build(move |build| {
         Ok(Chain {
             place: shared::place(build, &conf.api_id),
@@ -138,33 +140,43 @@ impl Plugin for Chain {
         Box::pin(async move {
             for name in &self.middleware {
                 let session = self.place.get(cx).map_or_else(|| Value::Object(Map::new()), exchange::session);
-                let outcome = self.runner.run(name, &exchange::request(cx), &session).await;
-                let returned = outcome
-                    .and_then(|text| Returned::parse(&text))
-                    .and_then(|returned| returned.changes(cx.body().unwrap_or_default()).map_err(str::to_owned));
-                let (changes, meta) = match returned {
-                    Ok(returned) => returned,
+                let (answer, returned) = match run(&self.runner, name, &session, cx, &self.place).await {
+                    Ok(done) => done,
                     Err(reason) => {
                         tracing::warn!(middleware = %name, %reason, "a script failed: its request is refused");
                         return body::error(cx, 500, FAILED, &[]);
                     }
                 };
                 let known = self.place.get_mut(cx).filter(|_| !self.is_pre);
-                if let (Some(known), Some(meta)) = (known, meta) {
+                if let (Some(known), Some(meta)) = (known, returned.meta) {
                     known.meta = Some(Arc::new(meta));
                 }
-                if let Err(reason) = changes.apply(cx) {
-                    tracing::warn!(middleware = %name, reason, "what a script returns cannot be used: its request is refused");
-                    return body::error(cx, 500, FAILED, &[]);
-                }
-                if let Some(url) = changes.new_url(cx) {
-                    shared::known(&self.place, cx, |known| known.url = Some(url));
-                }
-                if let Some(answer) = &changes.answer {
+                if let Some(answer) = answer {
                     return answer.send(cx);
                 }
             }
             Flow::Continue
         })
     }
+}
+
+/// Calls a middleware with a request and a session, and changes the request as it wants; its answer in the place of the
+/// upstream's, and what it returned beside.
+///
+/// # Errors
+/// Reason for which the request cannot go on.
+async fn run(
+    runner: &Runner,
+    name: &str,
+    session: &Value,
+    cx: &mut RequestCx<'_>,
+    place: &PerRequest<Known>,
+) -> Result<(Option<Answer>, Beside), String> {
+    let text = runner.run(name, &exchange::request(cx), session).await?;
+    let (changes, beside) = Returned::parse(&text)?.changes(cx.body().unwrap_or_default())?;
+    changes.apply(cx).map_err(|reason| format!("what it returned cannot be used: {reason}"))?;
+    if let Some(url) = changes.new_url(cx) {
+        shared::known(place, cx, |known| known.url = Some(url));
+    }
+    Ok((changes.answer, beside))
 }

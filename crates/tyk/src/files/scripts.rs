@@ -30,6 +30,14 @@ pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
             }
         }
     }
+    let classic = at("custom_middleware.auth_check").filter(|_| definition["enable_coprocess_auth"] == true);
+    let custom = &definition["x-tyk-api-gateway"]["server"]["authentication"]["custom"];
+    let own = Some(&custom["config"]).filter(|_| custom["enabled"] == true);
+    for path in [classic, own].into_iter().flatten().filter_map(|check| check["path"].as_str()) {
+        if !path.is_empty() && !paths.iter().any(|known| known == path) {
+            paths.push(path.to_owned());
+        }
+    }
 }
 
 /// Adds the paths of templates and of functions of virtual endpoints that are in files.

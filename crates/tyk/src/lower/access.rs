@@ -2,9 +2,10 @@
 
 use weir_config::{Diagnostic, Mark, Node};
 
-use super::{flag, list, map, middleware, number, text};
+use super::{Scripts, flag, list, map, middleware, number, text};
 use crate::conf::Conf;
 use crate::definition::Definition;
+use crate::files::scripts::is_script;
 
 /// Ways of authentication in Tyk's order: kind, switch, name in `auth_configs`, name in `base_identity_provided_by`.
 const WAYS: [(&str, &str, &str, &str); 7] = [
@@ -18,7 +19,12 @@ const WAYS: [(&str, &str, &str, &str); 7] = [
 ];
 
 /// Authentication, rights and limits; `None` for an API without keys.
-pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
+pub(super) fn access(
+    api: &Definition,
+    id: &str,
+    (conf, scripts): (&Conf, &Scripts),
+    found: &mut Vec<Diagnostic>,
+) -> Option<Node> {
     if api.flag("use_keyless") {
         return None;
     }
@@ -40,7 +46,8 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
             }
         }
     }
-    let ways = used.into_iter().map(|(kind, _, name, _)| {
+    let mut ways = Vec::new();
+    for (kind, _, name, _) in used {
         let mut way = self::way(api, kind, name);
         match *kind {
             "jwt" => way.insert("jwt", self::jwt(api)),
@@ -57,15 +64,15 @@ pub(super) fn access(api: &Definition, id: &str, conf: &Conf, found: &mut Vec<Di
             }
             "hmac" => way.insert("hmac", self::hmac(api)),
             "open_id" => way.insert("openid", self::openid(api)),
-            "custom" => match self::custom(api, id, conf) {
-                Ok(custom) => way.insert("custom", custom),
+            "custom" => match self::custom(api, id, (conf, scripts), found) {
+                Ok((field, custom)) => way.insert(field, custom),
                 Err(reason) => found.push(api.fault("enable_coprocess_auth", reason)),
             },
             _ => {}
         }
-        way
-    });
-    let mut access = map(mark, [("ways", list(mark, ways.collect())), ("identity", number(identity as i64))]);
+        ways.push(way);
+    }
+    let mut access = map(mark, [("ways", list(mark, ways)), ("identity", number(identity as i64))]);
     for (field, value) in [
         ("strip_auth_data", api.flag("strip_auth_data")),
         ("hash_keys", conf.hash_keys),
@@ -126,17 +133,28 @@ pub(super) fn oauth(api: &Definition, id: &str, conf: &Conf) -> Node {
     made
 }
 
-/// Authentication by a service.
+/// Authentication by a service or a script, and the field that it stands in.
 ///
 /// # Errors
-/// There is no service for it.
-fn custom(api: &Definition, id: &str, conf: &Conf) -> Result<Node, &'static str> {
-    if api.text("custom_middleware.driver") != middleware::GRPC {
-        return Err("authentication by middleware is supported over gRPC alone (custom_middleware.driver: grpc)");
-    }
+/// There is none for it.
+fn custom(
+    api: &Definition,
+    id: &str,
+    (conf, scripts): (&Conf, &Scripts),
+    found: &mut Vec<Diagnostic>,
+) -> Result<(&'static str, Node), &'static str> {
     let hook = api.at("custom_middleware.auth_check").ok_or("expected the function in custom_middleware.auth_check")?;
+    let driver = api.text("custom_middleware.driver");
+    if is_script(driver) {
+        let script = middleware::plugin(api, id, "auth_check", std::slice::from_ref(hook), (conf, scripts), found);
+        return Ok(("script", script.unwrap_or_else(|| map(hook.mark, []))));
+    }
+    if driver != middleware::GRPC {
+        return Err("authentication by middleware is supported in JavaScript and over gRPC alone \
+                    (custom_middleware.driver: otto, grpc)");
+    }
     let service = middleware::service(api, id, conf)?;
-    Ok(map(hook.mark, [("service", service), ("hook", middleware::function(hook))]))
+    Ok(("custom", map(hook.mark, [("service", service), ("hook", middleware::function(hook))])))
 }
 
 /// Signatures that are accepted.

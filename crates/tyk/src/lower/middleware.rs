@@ -232,7 +232,8 @@ fn handler(written: &Node, scripts: &Scripts) -> Result<Node, String> {
     Ok(made)
 }
 
-fn plugin(
+/// A plugin, or a way of authentication, with the scripts of its hooks.
+pub(super) fn plugin(
     api: &Definition,
     id: &str,
     plugin: &str,

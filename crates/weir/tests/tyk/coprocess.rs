@@ -163,11 +163,11 @@ fn settings_that_are_missing_are_told() {
     let needs = "middleware over gRPC needs coprocess_options.enable_coprocess and coprocess_grpc_server of tyk.conf";
     let (none, off) = (json!({}), json!({"coprocess_options": {"coprocess_grpc_server": "tcp://127.0.0.1:5555"}}));
     let mut scripted = with_check();
-    scripted["custom_middleware"]["driver"] = "otto".into();
+    scripted["custom_middleware"]["driver"] = "lua".into();
     for (conf, definition, says) in [
         (none.clone(), with_hooks(&["tell"], &[]), needs),
         (off, with_check(), needs),
-        (none, scripted, "authentication by middleware is supported over gRPC alone"),
+        (none, scripted, "authentication by middleware is supported in JavaScript and over gRPC alone"),
         (
             json!({"coprocess_options": {"enable_coprocess": true, "coprocess_grpc_server": "unix:///x"}}),
             with_check(),

@@ -344,3 +344,67 @@ fn functions_answer_at_virtual_endpoints() {
         assert!(status != 0 && (out.clone() + &err).contains(expected), "{expected}: {out}{err}");
     }
 }
+
+/// A script that knows callers by their tokens.
+const KNOW: &str = "var know = new TykJS.TykMiddleware.NewMiddleware({});
+know.NewProcessRequest(function(request, session, config) {
+    var token = (request.Headers['Authorization'] || [''])[0];
+    if (token === 'boom') throw new Error('boom');
+    if (token === 'nobody') return know.ReturnData(request, {});
+    if (token === 'stop') {
+        request.ReturnOverrides.ResponseCode = 401;
+        request.ReturnOverrides.ResponseError = 'Go away';
+        return know.ReturnData(request, {});
+    }
+    request.SetHeaders['X-Known'] = token + config.APIID;
+    var rights = token === 'elsewhere' ? {} : {sc: {api_id: 'sc', versions: ['Default']}};
+    var result = know.ReturnAuthData(request, {
+        org_id: 'o1', rate: 100, per: 1, quota_max: 2, quota_renewal_rate: 3600, expires: token === 'old' ? 1000 : 0,
+        access_rights: token === 'broken' ? 'all' : rights, meta_data: {name: token},
+    });
+    if (token.indexOf('key') === 0) result.AuthValue = token;
+    return result;
+});
+";
+
+#[test]
+fn a_script_knows_the_callers() {
+    for is_oas in [false, true] {
+        let site = Site::new();
+        script(&site, "know", KNOW);
+        let path = "middleware/know.js";
+        if is_oas {
+            site.api(
+                "sc",
+                json!({"openapi": "3.0.3", "info": {"title": "sc", "version": "1"}, "paths": {}, "x-tyk-api-gateway": {
+                    "info": {"name": "sc", "id": "sc", "orgId": "o1", "state": {"active": true}}, "upstream": {"url": "http://ORIGIN/"},
+                    "server": {"listenPath": {"value": "/sc/", "strip": true}, "authentication": {"enabled": true,
+                        "custom": {"enabled": true, "config": {"enabled": true, "functionName": "know", "path": path}}}},
+                    "middleware": {"global": {"pluginConfig": {"driver": "otto"}}}}}),
+            );
+        } else {
+            let mut api = keyed("sc");
+            api["use_standard_auth"] = false.into();
+            api["enable_coprocess_auth"] = true.into();
+            api["custom_middleware"] = json!({"driver": "otto", "auth_check": {"name": "know", "path": path}});
+            site.api("sc", api);
+        }
+        let gateway = site.start();
+        let ask = |key: &str| told(&send(&gateway, &format!("GET /sc/\nAuthorization: {key}")));
+        for (key, status, body) in [
+            ("stop", 401, error("Go away")),
+            ("nobody", 403, error("Forbidden")),
+            ("broken", 403, error("Access to this API has been disallowed")),
+            ("boom", 500, error("Middleware error")),
+            ("elsewhere", 403, error("Access to this API has been disallowed")),
+            ("old", 401, error("Key has expired, please renew")),
+        ] {
+            assert_eq!(ask(key), (status, body), "{key}");
+        }
+        assert_eq!(site.origin.requests().len(), 0);
+        // Each caller has a quota of its own, and all without a name have one.
+        assert_eq!(["key-1", "key-1", "key-1", "key-2"].map(|key| ask(key).0), [200, 200, 403, 200]);
+        assert_eq!(site.last_field("X-Known").as_deref(), Some("key-2sc"));
+        assert_eq!(["a", "b", "c"].map(|key| ask(key).0), [200, 200, 403]);
+    }
+}

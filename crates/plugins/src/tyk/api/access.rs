@@ -157,15 +157,15 @@ impl Access {
         false
     }
 
-    /// True if a service has to be asked who the caller is, and gets the whole request.
+    /// True if a service or a script has to be asked who the caller is, and gets the whole request.
     pub(super) fn needs_body(&self) -> bool {
-        self.ways.iter().any(|way| way.custom().is_some())
+        self.ways.iter().any(|way| way.custom().is_some() || way.script().is_some())
     }
 
-    /// Asks the service who the caller is.
+    /// Asks the service or the script who the caller is.
     ///
     /// # Errors
-    /// The answer of the service in place of the upstream's, and whether it refuses the request.
+    /// Its answer in place of the upstream's, and whether it refuses the request.
     pub(super) async fn ask(
         &self,
         cx: &mut RequestCx<'_>,
@@ -175,10 +175,14 @@ impl Access {
     ) -> Result<(), (Flow, bool)> {
         const UNKNOWN: Refusal = (403, "Key not authorised");
         const FORBIDDEN: Refusal = (403, "Forbidden");
-        let Some(check) = self.ways.iter().find_map(Way::custom) else { return Ok(()) };
-        progress.custom = Some(match check.ask(cx, io, place).await {
+        let verdict = match (self.ways.iter().find_map(Way::custom), self.ways.iter().find_map(Way::script)) {
+            (Some(service), _) => service.ask(cx, io, place).await,
+            (None, Some(script)) => script.ask(cx, place).await,
+            (None, None) => return Ok(()),
+        };
+        progress.custom = Some(match verdict {
             Err(reason) => {
-                tracing::warn!(reason, "authentication over gRPC failed: its request is refused");
+                tracing::warn!(reason, "authentication by middleware failed: its request is refused");
                 Err(UNKNOWN)
             }
             Ok(Verdict::Answer(answer)) => return Err((answer.send(cx), answer.is_error())),
@@ -186,7 +190,7 @@ impl Access {
             Ok(Verdict::Caller(token, written)) => match self.sessions.compile_apart(&written) {
                 Ok(session) => Ok((Arc::new(session), self.naming.name(&token))),
                 Err(reason) => {
-                    tracing::warn!(reason, "the session of a service cannot be used: its request is refused");
+                    tracing::warn!(reason, "the session of a middleware cannot be used: its request is refused");
                     Err(FORBIDDEN)
                 }
             },

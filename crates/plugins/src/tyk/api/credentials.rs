@@ -22,6 +22,7 @@ use super::signature::{self, Signature};
 use crate::hex;
 use crate::query;
 use crate::tyk::coprocess::{Check, CheckConf};
+use crate::tyk::scripts;
 use crate::tyk::sessions::{Password, Session, records};
 use crate::tyk::shared::{Progress, Wait};
 
@@ -51,6 +52,8 @@ pub(super) struct Conf {
     hmac: hmac::Conf,
     /// The service that knows the callers.
     custom: Option<CheckConf>,
+    /// The script that knows them.
+    script: Option<scripts::Conf>,
     /// Signatures of requests.
     signature: Option<signature::Conf>,
     /// Tokens are the certificates that clients show in TLS.
@@ -151,6 +154,7 @@ pub(super) struct Way {
     openid: Option<OpenId>,
     hmac: hmac::Conf,
     custom: Option<Check>,
+    script: Option<scripts::Check>,
     signature: Option<Signature>,
     use_certificate: bool,
     allows_tokens: bool,
@@ -192,6 +196,13 @@ impl Way {
                 }
                 None => None,
             },
+            script: match conf.script {
+                Some(script) => {
+                    let check = scripts::Check::compile(script);
+                    Some(check.map_err(|error| Invalid { path: format!("script.{}", error.path), ..error })?)
+                }
+                None => None,
+            },
             signature: match conf.signature {
                 Some(signature) => {
                     let signature = Signature::compile(signature);
@@ -209,6 +220,7 @@ impl Way {
     pub(super) fn build(&mut self, build: &BuildCx<'_>) -> Result<(), Invalid> {
         self.openid.as_mut().map_or(Ok(()), |openid| openid.build(build))?;
         self.custom.as_mut().map_or(Ok(()), |custom| custom.build(build))?;
+        self.script.as_mut().map_or(Ok(()), |script| script.build(build))?;
         self.tokens.as_mut().map_or(Ok(()), |tokens| tokens.build(build))
     }
 
@@ -227,6 +239,11 @@ impl Way {
     /// The service that knows the callers.
     pub(super) fn custom(&self) -> Option<&Check> {
         self.custom.as_ref()
+    }
+
+    /// The script that knows them.
+    pub(super) fn script(&self) -> Option<&scripts::Check> {
+        self.script.as_ref()
     }
 
     pub(super) fn challenge(&self) -> Option<&[u8]> {

@@ -20,6 +20,21 @@ pub(super) struct Returned {
     /// `meta_data` of the session.
     #[serde(rename = "SessionMeta")]
     meta: Option<Map<String, Value>>,
+    /// The session of the caller, of a script that authenticates.
+    session: Option<Value>,
+    /// The caller's name, which limits count under.
+    auth_value: Option<String>,
+}
+
+/// Values that a script returned beside the request.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// `meta_data` of the session.
+    pub(super) meta: Option<Map<String, Value>>,
+    /// The session of the caller, of a script that authenticates.
+    pub(super) session: Option<Value>,
+    /// The caller's name; empty: it has none.
+    pub(super) token: String,
 }
 
 /// The request that a script returns.
@@ -103,17 +118,14 @@ pub(super) fn session(known: &Known) -> Value {
     })
 }
 
-/// `meta_data` that a script has changed.
-type Meta = Option<Map<String, Value>>;
-
 impl Returned {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("what it returned cannot be read: {error}"))
     }
 
-    /// Changes to the request as the script wants them, and `meta_data` of the session. `body` is that of the request.
-    pub(super) fn changes(self, body: &[u8]) -> Result<(Changes, Meta), &'static str> {
-        let Self { request, meta } = self;
+    /// Changes to the request as the script wants them, and what it returned beside. `body` is that of the request.
+    pub(super) fn changes(self, body: &[u8]) -> Result<(Changes, Beside), &'static str> {
+        let Self { request, meta, session, auth_value } = self;
         let new_body = match request.ignores_body {
             true => None,
             false => Some(STANDARD.decode(&request.body).map_err(|_| "the body is no base64")?),
@@ -135,6 +147,6 @@ impl Returned {
             delete_params: request.delete_params.unwrap_or_default(),
             answer,
         };
-        Ok((changes, meta))
+        Ok((changes, Beside { meta, session, token: auth_value.unwrap_or_default() }))
     }
 }

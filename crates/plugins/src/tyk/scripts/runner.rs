@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use weir_javascript::{Call, Engine, Entry, Fault, HostRequest, Limits, Program, Question, Script};
-use weir_plugin::{BuildCx, CompileCx, Invalid};
+use weir_plugin::{BuildCx, Invalid};
 
 use super::ScriptConf;
 use crate::tyk::fetch::{self, Fetch};
@@ -45,20 +45,22 @@ pub(in crate::tyk) struct Runner {
 
 impl Compiled {
     /// Evaluates the scripts and looks for what is to be called: `names`. `timeout` is in seconds; 0: 5.
+    ///
+    /// # Errors
+    /// A script cannot be evaluated, or a name is nothing that can be called.
     pub(in crate::tyk) fn new(
         scripts: Vec<ScriptConf>,
         (entry, names): (Entry, &[String]),
         timeout: u32,
         (api, org, data): (&str, &str, &Map<String, Value>),
-        cx: &CompileCx<'_>,
-    ) -> Option<Self> {
+    ) -> Result<Self, Invalid> {
         let scripts = scripts.into_iter().map(|script| Script { name: script.path, text: script.text }).collect();
         let seconds = if timeout == 0 { TIMEOUT } else { timeout.min(MOST_TIMEOUT) };
         let limits = Limits { time: Duration::from_secs(seconds.into()), memory: MEMORY };
         let program = Program::new(scripts, entry, names, limits);
-        let program = cx.ok(program.map_err(|error| Invalid::new("scripts", error)))?;
+        let program = program.map_err(|error| Invalid::new("scripts", error))?;
         let config = json!({ "APIID": api, "OrgID": org, "config_data": data }).to_string();
-        Some(Self { program, entry, config, time: limits.time })
+        Ok(Self { program, entry, config, time: limits.time })
     }
 
     pub(in crate::tyk) fn build(self, storage: &remote::Conf, build: &BuildCx<'_>) -> Result<Runner, Invalid> {

@@ -91,7 +91,7 @@ impl Define for Virtual {
         let names = conf.versions.iter().flat_map(|version| &version.r#virtual);
         let names: Vec<String> = names.map(|endpoint| endpoint.response_function_name.clone()).collect();
         let api = (&*conf.api_id, &*conf.org_id, &conf.config_data);
-        let compiled = runner::Compiled::new(conf.scripts, (Entry::Function, &names), conf.timeout, api, cx)?;
+        let compiled = cx.ok(runner::Compiled::new(conf.scripts, (Entry::Function, &names), conf.timeout, api))?;
         let mut versions = Vec::with_capacity(conf.versions.len());
         for (at, version) in conf.versions.into_iter().enumerate() {
             let list = entries(
