@@ -6,7 +6,7 @@ mod tls;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use weir_plugins::tyk::message_ids;
+use weir_plugins::tyk::{message_ids, sender};
 
 pub(crate) use tls::Tls;
 
@@ -75,6 +75,8 @@ pub struct Conf {
     pub enforces_organisations: bool,
     /// Triggers of quotas, in the fields of `weir_plugins::tyk`; none: nobody is told.
     pub monitor: Option<Value>,
+    /// Handlers of events of keys by the names of the events.
+    pub events: Map<String, Value>,
     /// True if a client without a certificate may have a token where keys are certificates.
     pub allows_tokens_for_certificates: bool,
 }
@@ -198,6 +200,7 @@ impl Default for Conf {
             oauth: OAuth::default(),
             enforces_organisations: false,
             monitor: None,
+            events: Map::new(),
             allows_tokens_for_certificates: false,
         }
     }
@@ -261,10 +264,19 @@ impl Conf {
             tls: tls::read(value)?,
             oauth: OAuth::read(value)?,
             enforces_organisations: flag("enforce_org_quotas"),
-            monitor: flag("monitor.enable_trigger_monitors").then(|| monitor(value, &at)).transpose()?,
+            monitor: flag("monitor.enable_trigger_monitors").then(|| value["monitor"].clone()),
+            events: events(value),
             allows_tokens_for_certificates: flag("security.allow_unsafe_dynamic_mtls_token"),
             analytics: flag("enable_analytics").then(|| Analytics::read(value)).transpose()?,
         })
+    }
+
+    /// Paths of the templates of web hooks.
+    pub(crate) fn templates(&self) -> impl Iterator<Item = &str> {
+        let handlers = self.events.values().filter_map(Value::as_array).flatten();
+        let hooks = handlers.map(|handler| &handler["handler_meta"]);
+        let hooks = hooks.chain(self.monitor.iter().map(|monitor| &monitor["configuration"]));
+        hooks.filter_map(|hook| hook["template_path"].as_str()).filter(|path| !path.is_empty())
     }
 }
 
@@ -290,23 +302,21 @@ fn messages(value: &Value) -> Result<Value, String> {
     Ok(Value::Object(made))
 }
 
-/// Triggers of quotas, with the text of the template of their web hook.
-///
-/// # Errors
-/// The template cannot be read.
-fn monitor(value: &Value, at: &dyn Fn(String) -> PathBuf) -> Result<Value, String> {
-    let mut monitor = value["monitor"].clone();
-    let keep =
-        |part: &mut Value| part.as_object_mut().into_iter().for_each(|of| of.retain(|_, value| !value.is_null()));
-    keep(&mut monitor);
-    monitor.get_mut("configuration").into_iter().for_each(keep);
-    let path = monitor["configuration"]["template_path"].as_str().unwrap_or_default().to_owned();
-    if !path.is_empty() {
-        let text = std::fs::read_to_string(at(path.clone()));
-        let text = text.map_err(|error| format!("monitor.configuration.template_path: {path}: {error}"))?;
-        monitor["configuration"]["template_text"] = text.into();
-    }
-    Ok(monitor)
+/// Handlers of events of keys, without those that are off.
+fn events(value: &Value) -> Map<String, Value> {
+    let all = pointer(value, "event_handlers.events").and_then(Value::as_object).into_iter().flatten();
+    let of_keys = all.filter(|(name, _)| sender(name) == Some("gateway"));
+    let live = of_keys.map(|(name, handlers)| {
+        let handlers = handlers.as_array().into_iter().flatten();
+        let handlers = handlers.filter(|handler| !is_script(handler) && handler["handler_meta"]["disabled"] != true);
+        (name.clone(), handlers.cloned().collect::<Value>())
+    });
+    live.collect()
+}
+
+/// True for a handler in JavaScript, which is run for events of APIs alone.
+pub(crate) fn is_script(handler: &Value) -> bool {
+    handler["handler_name"] == "eh_dynamic_handler"
 }
 
 /// The address of the service with middleware; `None` without one: only scripts in other languages were switched on.
@@ -451,7 +461,6 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
     ),
     ("control_api_hostname", "the gateway API takes every host: give it a port of its own (control_api_port)"),
-    ("event_handlers.events", "only events of API definitions are sent"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
     ("uptime_tests.config.enable_uptime_analytics", "results of uptime tests are not recorded"),
 ];

@@ -87,7 +87,8 @@ impl Place {
             Some(path) if path.exists() => files.push(("policies", path.clone())),
             _ => {}
         }
-        let mut scripts: Vec<String> = conf.tls.iter().flat_map(|tls| tls.paths()).map(str::to_owned).collect();
+        let certificates = conf.tls.iter().flat_map(|tls| tls.paths());
+        let mut scripts: Vec<String> = certificates.chain(conf.templates()).map(str::to_owned).collect();
         let mut gathered = Gathered::default();
         let (mut header, mut body) = (Vec::new(), String::new());
         let mut line = 2;

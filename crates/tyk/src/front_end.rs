@@ -117,6 +117,16 @@ impl Parts {
                 found.push(Diagnostic::warning(node.mark, *path, rule(*reason)));
             }
         }
+        for (key, handlers) in at("event_handlers.events").and_then(Node::as_map).into_iter().flatten() {
+            let reason = match weir_plugins::tyk::sender(&key.text) {
+                Some("gateway") if handlers.to_json().as_array().is_some_and(|all| all.iter().any(conf::is_script)) => {
+                    "handlers in JavaScript are run for events of API definitions alone"
+                }
+                Some("gateway") => continue,
+                _ => "this event is sent by API definitions alone, or not at all",
+            };
+            found.push(Diagnostic::warning(handlers.mark, format!("event_handlers.events.{}", key.text), rule(reason)));
+        }
         let source = at("policies.policy_source");
         if let Some(source) = source.filter(|source| matches!(source.as_str(), Some("service" | "rpc"))) {
             let text =

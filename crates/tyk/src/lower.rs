@@ -74,7 +74,7 @@ pub(crate) fn lower(
         }
     }
     tls::certificates(conf.tls.as_ref(), apis, scripts, mark, &mut lowered, found);
-    own_routes(conf, policies, mark, &mut lowered, found);
+    own_routes((conf, scripts), policies, mark, &mut lowered, found);
     let mut answers = map(mark, []);
     answers.insert("hide_generator_header", flag(conf.hide_generator_header));
     answers.insert("http_server_options_skip_url_cleaning", flag(conf.skips_url_cleaning));
@@ -156,7 +156,7 @@ fn api(
         guard.insert("global_rate_limit", limit);
     }
     if let Some(monitor) = &conf.monitor {
-        guard.insert("monitor", Node::from(monitor));
+        guard.insert("monitor", middleware::monitor(monitor, scripts));
     }
     if let Some(clients) = tls::clients(api, scripts, found) {
         guard.insert("client_certificates", clients);
@@ -364,10 +364,19 @@ fn id_of(api: &Definition, taken: &mut Taken, found: &mut Vec<Diagnostic>) -> St
 }
 
 /// Adds the route for what no API takes, and those of the gateway API.
-fn own_routes(conf: &Conf, policies: &[Node], mark: Mark, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+fn own_routes(
+    (conf, scripts): (&Conf, &Scripts),
+    policies: &[Node],
+    mark: Mark,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
     let mut gateway = map(mark, [("hello", text(&conf.health_endpoint)), ("policies", merged(policies, mark, found))]);
     if let Some(storage) = &conf.storage {
         gateway.insert("storage", Node::from(storage));
+    }
+    if !conf.events.is_empty() {
+        gateway.insert("events", middleware::key_events(conf, scripts, mark));
     }
     let hello = format!("~/{}$", target::escaped(&conf.health_endpoint));
     let health = vec![hello, "~/ready$".to_owned()];

@@ -72,7 +72,7 @@ struct MetaConf {
     script_text: String,
 }
 
-/// An event: a refusal of a request, or a change of a breaker.
+/// An event: a refusal of a request, a change of a breaker, or one of a key by the gateway API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     AuthFailure,
@@ -88,11 +88,14 @@ pub(super) enum Event {
     BreakerTripped,
     /// A breaker has closed.
     BreakerReset,
+    TokenCreated,
+    TokenUpdated,
+    TokenDeleted,
 }
 
 impl Event {
     /// Every event that is sent.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Self::AuthFailure,
         Self::KeyExpired,
         Self::VersionFailure,
@@ -103,6 +106,9 @@ impl Event {
         Self::BreakerTriggered,
         Self::BreakerTripped,
         Self::BreakerReset,
+        Self::TokenCreated,
+        Self::TokenUpdated,
+        Self::TokenDeleted,
     ];
 
     fn of_name(name: &str) -> Option<Self> {
@@ -121,6 +127,9 @@ impl Event {
             Self::BreakerTriggered => "BreakerTriggered",
             Self::BreakerTripped => "BreakerTripped",
             Self::BreakerReset => "BreakerReset",
+            Self::TokenCreated => "TokenCreated",
+            Self::TokenUpdated => "TokenUpdated",
+            Self::TokenDeleted => "TokenDeleted",
         }
     }
 
@@ -136,6 +145,8 @@ impl Event {
             Self::OrgQuotaExceeded => "Organisation quota has been exceeded",
             Self::BreakerTriggered | Self::BreakerTripped => "Breaker Tripped",
             Self::BreakerReset => "Breaker Reset",
+            Self::TokenCreated | Self::TokenUpdated => "Key modified.",
+            Self::TokenDeleted => "Key deleted.",
         }
     }
 }
@@ -145,6 +156,7 @@ impl Event {
 pub fn sender(name: &str) -> Option<&'static str> {
     Event::of_name(name).map(|event| match event {
         Event::BreakerTriggered | Event::BreakerTripped | Event::BreakerReset => "paths",
+        Event::TokenCreated | Event::TokenUpdated | Event::TokenDeleted => "gateway",
         _ => "api",
     })
 }
@@ -274,6 +286,22 @@ impl Events {
         }
     }
 
+    /// Tells what a request at this path of the gateway API has done with a key, by the answer to it.
+    pub(super) fn tell_key(&self, path: &str, org: &str, answer: &[u8], now_ms: u64) {
+        if self.handlers.is_empty() {
+            return;
+        }
+        let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return };
+        let event = match answer["action"].as_str() {
+            Some("added") => Event::TokenCreated,
+            Some("modified") => Event::TokenUpdated,
+            Some("deleted") => Event::TokenDeleted,
+            _ => return,
+        };
+        let text = if path == "keys/create" { "Key generated." } else { event.message() };
+        self.send(event, &json!({ "Message": text, "Org": org, "Key": answer["key"] }), now_ms);
+    }
+
     fn send(&self, event: Event, meta: &Value, now_ms: u64) {
         for (_, handler) in self.handlers.iter().filter(|(of, _)| *of == event) {
             let of = |field: &str| meta[field].as_str().unwrap_or_default();
@@ -314,6 +342,7 @@ fn default_body(event: &str, meta: &Value) -> Value {
         "TriggerExceeded" => &[("org", "OrgID"), ("key", "Key"), ("trigger_limit", "TriggerLimit")],
         "BreakerTriggered" => &[("api_id", "APIID"), ("path", "Path"), ("Status", "CircuitEvent")],
         "BreakerTripped" | "BreakerReset" => &[("api_id", "APIID"), ("path", "Path")],
+        "TokenCreated" | "TokenUpdated" | "TokenDeleted" => &[("org", "Org"), ("key", "Key")],
         _ => &[("path", "Path"), ("origin", "Origin"), ("key", "Key")],
     };
     for (name, field) in fields {

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, StateRegistry};
 
+use super::events::{self, Events};
 use super::oauth::OAuthServer;
 use super::sessions::remote::{self, Remote};
 use super::sessions::{Policies, RemoteSessions, Sessions};
@@ -38,6 +39,8 @@ pub(crate) struct Conf {
     hello: String,
     /// The Redis of sessions.
     storage: remote::Conf,
+    /// Handlers of events of keys.
+    events: events::Conf,
 }
 
 impl Define for Gateway {
@@ -50,7 +53,8 @@ impl Define for Gateway {
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let events = Events::compile(conf.events, cx)?;
         Some(Compiled::build(move |build| {
             let sessions = Sessions::of(build.states);
             sessions.set_policies(conf.policies.into_iter().collect::<Policies>());
@@ -58,6 +62,7 @@ impl Define for Gateway {
                 door: Door::of(build.states),
                 hello: format!("/{}", conf.hello).into_bytes(),
                 remote: conf.storage.build(build)?,
+                events: events.build(build)?,
                 _held: sessions,
             })
         }))
@@ -205,6 +210,7 @@ struct Entrance {
     hello: Vec<u8>,
     /// The Redis of sessions.
     remote: Option<Remote>,
+    events: Events,
     /// Kept while no API has keys.
     _held: Arc<Sessions>,
 }
@@ -239,6 +245,11 @@ impl Plugin for Entrance {
                 Ok(answer) => answer,
                 Err(reason) => return cx.fail(503, reason),
             };
+            if answer.status == 200 && path.starts_with("keys/") && cx.request().method_bytes() != b"GET" {
+                let session = serde_json::from_slice::<Value>(cx.body().unwrap_or_default()).unwrap_or_default();
+                let org = session["org_id"].as_str().unwrap_or_default();
+                self.events.tell_key(path, org, &answer.body, cx.now_ms());
+            }
             answer.send(cx)
         })
     }

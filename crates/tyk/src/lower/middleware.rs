@@ -2,11 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use weir_config::{Diagnostic, Kind, Node};
+use serde_json::Value;
+use weir_config::{Diagnostic, Kind, Mark, Node};
 
 use super::{Scripts, list, map, number, text};
 use crate::conf::Conf;
-use crate::definition::{Definition, is_on};
+use crate::definition::{Definition, drop_nulls, is_on};
 use crate::files::scripts::is_script;
 
 /// Reason for which middleware in other languages is refused.
@@ -180,7 +181,8 @@ pub(super) fn add_events(
         if live.is_empty() {
             continue;
         }
-        let Some(sender) = weir_plugins::tyk::sender(name) else {
+        let sender = weir_plugins::tyk::sender(name);
+        let Some(sender) = sender.filter(|sender| of_plugins.iter().any(|(plugin, _)| plugin == sender)) else {
             found.push(api.doubt(&place, "this event is not sent"));
             continue;
         };
@@ -224,12 +226,43 @@ fn handler(written: &Node, scripts: &Scripts) -> Result<Node, String> {
             .ok_or_else(|| format!("the script '{path}' is read only with a tyk.conf or a folder of definitions"))?;
         let fields = [("script_name", text(name)), ("script_path", text(path)), ("script_text", text(code))];
         made.insert("handler_meta", map(written.mark, fields));
-    } else if let (Some(code), Some(meta)) = (scripts.get(of("template_path")), meta) {
-        let mut meta = meta.clone();
-        meta.insert("template_text", text(code));
-        made.insert("handler_meta", meta);
+    } else if let Some(meta) = meta {
+        made.insert("handler_meta", hook(meta, scripts));
     }
     Ok(made)
+}
+
+/// A web hook with the text of its template.
+fn hook(written: &Node, scripts: &Scripts) -> Node {
+    let mut made = written.clone();
+    let path = written.get("template_path").and_then(Node::as_str).unwrap_or_default();
+    if let Some(code) = scripts.get(path) {
+        made.insert("template_text", text(code));
+    }
+    made
+}
+
+/// Triggers of quotas.
+pub(super) fn monitor(written: &Value, scripts: &Scripts) -> Node {
+    let mut made = Node::from(written);
+    drop_nulls(&mut made);
+    if let Some(written) = made.get("configuration").cloned() {
+        made.insert("configuration", hook(&written, scripts));
+    }
+    made
+}
+
+/// The handlers of events of keys.
+pub(super) fn key_events(conf: &Conf, scripts: &Scripts, mark: Mark) -> Node {
+    let mut handlers = map(mark, []);
+    for (name, written) in &conf.events {
+        let mut written: Vec<Node> = written.as_array().into_iter().flatten().map(Node::from).collect();
+        written.iter_mut().for_each(drop_nulls);
+        // There are no scripts among them, which alone may be missing.
+        let made = written.iter().filter_map(|written| handler(written, scripts).ok());
+        handlers.insert(name, list(mark, made.collect()));
+    }
+    map(mark, [("handlers", handlers)])
 }
 
 /// A plugin, or a way of authentication, with the scripts of its hooks.

@@ -167,7 +167,7 @@ fn shares_of_quotas_are_told() {
             "enforce_org_quotas": true, "local_session_cache": {"disable_cached_session_state": true},
             "monitor": {"enable_trigger_monitors": true, "monitor_user_keys": true, "monitor_org_keys": true, "global_trigger_limit": 75.0,
                 "configuration": {"method": "POST", "target_path": format!("http://{}/told", hooks.node()), "header_map": null,
-                    "template_path": site.folder.path().join("monitor.tmpl"), "event_timeout": 60}},
+                    "template_path": "monitor.tmpl", "event_timeout": 60}},
         });
         if storage != json!({}) {
             conf["storage"] = storage;
@@ -201,4 +201,48 @@ fn shares_of_quotas_are_told() {
         let told = told_to(&hooks, 4);
         assert_eq!(all(&told), [of("10 10"), of("50 50"), of("75 100"), of("75 75")]);
     }
+}
+
+#[test]
+fn changes_of_keys_are_told() {
+    let hooks = Origin::answering(|_| Answer::ok("told"));
+    let site = Site::new();
+    site.api("a", keyed("a"));
+    site.write("key.tmpl", "{\"all\": \"{{.Type}} {{.Meta.Message}} {{.Meta.Org}}\"}");
+    let (mut made, mut off) = (hook(&hooks, "/1"), hook(&hooks, "/off"));
+    made["handler_meta"]["template_path"] = "key.tmpl".into();
+    off["handler_meta"]["disabled"] = true.into();
+    let script = json!({"handler_name": "eh_dynamic_handler", "handler_meta": {"name": "x", "path": "x.js"}});
+    let conf = site.conf(json!({"event_handlers": {"events": {
+        "TokenCreated": [made, off, script], "TokenUpdated": [hook(&hooks, "/2")], "TokenDeleted": [hook(&hooks, "/3")],
+        "AuthFailure": [hook(&hooks, "/4")],
+    }}}));
+    let (_, out, err) = weir(&["check", conf.to_str().expect("a path")]);
+    for warning in [
+        "event_handlers.events.TokenCreated: handlers in JavaScript are run for events of API definitions alone",
+        "event_handlers.events.AuthFailure: this event is sent by API definitions alone, or not at all",
+    ] {
+        assert!((out.clone() + &err).contains(warning), "{out}{err}");
+    }
+    let gateway = Start::at(&conf).start();
+    let own = key(&gateway, &right("a", json!({})));
+    let path = format!("/tyk/keys/{own}");
+    let statuses = [
+        ask(&gateway, "GET", &path, &Value::Null).0,
+        ask(&gateway, "PUT", &path, &right("a", json!({"rate": 5}))).0,
+        ask(&gateway, "POST", "/tyk/keys/mine", &right("a", json!({}))).0,
+        ask(&gateway, "PUT", "/tyk/keys/none", &right("a", json!({}))).0,
+        ask(&gateway, "DELETE", &path, &Value::Null).0,
+        send(&gateway, "GET /a/\nAuthorization: none").status,
+    ];
+    assert_eq!(statuses, [200, 200, 200, 404, 200, 403]);
+    let mut told = told_to(&hooks, 4);
+    told.sort_by_key(|(target, body)| (target.clone(), body.to_string()));
+    let expected = [
+        ("/1", json!({"all": "TokenCreated Key generated. o1"})),
+        ("/1", json!({"all": "TokenCreated Key modified. o1"})),
+        ("/2", json!({"event": "TokenUpdated", "message": "Key modified.", "org": "o1", "key": own})),
+        ("/3", json!({"event": "TokenDeleted", "message": "Key deleted.", "org": "", "key": own})),
+    ];
+    assert_eq!(told, expected.map(|(target, body)| (target.to_owned(), body)));
 }
