@@ -222,7 +222,12 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], (u16, String)> {
 
 /// 32 random hexadecimal digits.
 fn random_id() -> Result<String, (u16, String)> {
-    Ok(random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&random_bytes::<16>()?))
+}
+
+/// Bytes in hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// True for an id that is the name of a file in its folder.

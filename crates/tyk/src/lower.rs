@@ -372,9 +372,7 @@ fn own_routes(
     found: &mut Vec<Diagnostic>,
 ) {
     let mut gateway = map(mark, [("hello", text(&conf.health_endpoint)), ("policies", merged(policies, mark, found))]);
-    if let Some(storage) = &conf.storage {
-        gateway.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut gateway, conf);
     if !conf.events.is_empty() {
         gateway.insert("events", middleware::key_events(conf, scripts, mark));
     }
@@ -405,6 +403,13 @@ fn own_routes(
         }
         let matching = Matching { ranks: vec![rank; paths.len()], paths, hosts: Vec::new() };
         lowered.add(ResourceKind::Routes, item, document(id, Some(matching)));
+    }
+}
+
+/// Adds the Redis of sessions to the settings of a plugin.
+fn add_storage(made: &mut Node, conf: &Conf) {
+    if let Some(storage) = &conf.storage {
+        made.insert("storage", Node::from(storage));
     }
 }
 

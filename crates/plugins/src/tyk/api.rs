@@ -367,7 +367,7 @@ impl Guard {
         let limited = checked.map_err(Stop::from).and_then(|()| access.limit(cx, room, path, counters, known));
         if let (Ok(used), Some(monitor), Some(session)) = (&limited, &self.monitor, &known.session) {
             let now = (known.progress.unix_ms(cx), cx.now_ms());
-            monitor.look_at_key(session, access.limits(session), *used, now);
+            monitor.look_at_key(session, access.limits_of(session).0, *used, now);
         }
         limited.map(drop).map_err(|stop| match stop {
             Stop::Refused((status, text)) => {

@@ -239,7 +239,7 @@ pub(super) struct CheckConf {
     hook: HookConf,
 }
 
-/// Word of a service about a caller.
+/// Word of a service or a script about a caller.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// The answer in place of the upstream's.

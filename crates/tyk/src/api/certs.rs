@@ -9,7 +9,7 @@ use weir_plugins::tyk::ApiRequest;
 use weir_plugins::tyk::sessions::records::certificate;
 
 use super::records::Records;
-use super::{GatewayApi, Outcome, argument, method_not_supported, status};
+use super::{GatewayApi, Outcome, argument, hex, method_not_supported, status};
 
 /// Beginning of the names of certificates and of lists of them.
 const PREFIX: &str = "cert-";
@@ -57,8 +57,7 @@ fn add(records: &Records<'_>, org: &str, body: &[u8]) -> Outcome {
     let Some(own) = all.first().filter(|own| Facts::read(own).is_some()) else {
         return refused("expected a certificate in PEM".to_owned());
     };
-    let digits: String = digest(&SHA256, own).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let id = format!("{org}{digits}");
+    let id = format!("{org}{}", hex(digest(&SHA256, own).as_ref()));
     let name = certificate(&id);
     if records.get(&name)?.is_some() {
         return refused(format!("Certificate with {id} id already exists"));

@@ -17,7 +17,7 @@ use weir_plugins::tyk::{ApiAnswer, ApiRequest, OAuthServer};
 
 use super::held::Held;
 use super::records::{Fault, Records};
-use super::{GatewayApi, NO_SECRET, now, random_bytes, random_id, status, told};
+use super::{GatewayApi, NO_SECRET, hex, now, random_bytes, random_id, status, told};
 
 /// Seconds for which a code holds.
 const CODE: u64 = 250;
@@ -575,7 +575,7 @@ fn uuid() -> Result<String, Fault> {
     let mut bytes = random_bytes::<16>()?;
     let [.., version, _, variant, _, _, _, _, _, _, _] = &mut bytes;
     (*version, *variant) = (*version & 0x0f | 0x40, *variant & 0x3f | 0x80);
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex(&bytes);
     let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default().to_owned();
     Ok([part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"))
 }

@@ -24,29 +24,28 @@ pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
         for hook in at(list).and_then(Value::as_array).into_iter().flatten() {
             let is_off =
                 hook.get("disabled") == Some(&Value::Bool(true)) || hook.get("enabled") == Some(&Value::Bool(false));
-            let path = hook.get("path").and_then(Value::as_str).filter(|path| !path.is_empty() && !is_off);
-            if let Some(path) = path.filter(|path| !paths.iter().any(|known| known == path)) {
-                paths.push(path.to_owned());
-            }
+            let path = hook.get("path").and_then(Value::as_str).filter(|_| !is_off);
+            push(paths, path);
         }
     }
     let classic = at("custom_middleware.auth_check").filter(|_| definition["enable_coprocess_auth"] == true);
     let custom = &definition["x-tyk-api-gateway"]["server"]["authentication"]["custom"];
     let own = Some(&custom["config"]).filter(|_| custom["enabled"] == true);
-    for path in [classic, own].into_iter().flatten().filter_map(|check| check["path"].as_str()) {
-        if !path.is_empty() && !paths.iter().any(|known| known == path) {
-            paths.push(path.to_owned());
-        }
+    for check in [classic, own].into_iter().flatten() {
+        push(paths, check["path"].as_str());
+    }
+}
+
+/// Adds a path that is not there yet.
+fn push(paths: &mut Vec<String>, path: Option<&str>) {
+    if let Some(path) = path.filter(|path| !path.is_empty() && !paths.iter().any(|known| known == path)) {
+        paths.push(path.to_owned());
     }
 }
 
 /// Adds the paths of templates and of functions of virtual endpoints that are in files.
 fn add_templates(definition: &Value, paths: &mut Vec<String>) {
-    let mut push = |path: &Value| {
-        if let Some(path) = path.as_str().filter(|path| !path.is_empty() && !paths.iter().any(|known| known == path)) {
-            paths.push(path.to_owned());
-        }
-    };
+    let mut push = |path: &Value| push(paths, path.as_str());
     let versions = definition["version_data"]["versions"].as_object();
     for version in versions.into_iter().flat_map(|versions| versions.values()) {
         for endpoint in version["extended_paths"]["virtual"].as_array().into_iter().flatten() {
@@ -96,9 +95,7 @@ fn add_certificates(definition: &Value, paths: &mut Vec<String>) {
     let classic = definition["client_certificates"].as_array().filter(|_| definition["use_mutual_tls_auth"] == true);
     let allowed = server["allowlist"].as_array().filter(|_| server["enabled"] == true);
     for path in classic.into_iter().chain(allowed).flatten().filter_map(Value::as_str) {
-        if fingerprint(path).is_none() && !path.is_empty() && !paths.iter().any(|known| known == path) {
-            paths.push(path.to_owned());
-        }
+        push(paths, Some(path).filter(|path| fingerprint(path).is_none()));
     }
 }
 

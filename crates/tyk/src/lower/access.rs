@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Mark, Node};
 
-use super::{Scripts, flag, list, map, middleware, number, text};
+use super::{Scripts, add_storage, flag, list, map, middleware, number, text};
 use crate::conf::Conf;
 use crate::definition::Definition;
 use crate::files::scripts::is_script;
@@ -84,9 +84,7 @@ pub(super) fn access(
     }
     access.insert("hash_key_function", text(&conf.hash_key_function));
     access.insert("messages", Node::from(&conf.messages));
-    if let Some(storage) = &conf.storage {
-        access.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut access, conf);
     Some(access)
 }
 
@@ -94,9 +92,7 @@ pub(super) fn access(
 pub(super) fn organisation(mark: Mark, conf: &Conf) -> Node {
     let mut made = map(mark, [("hash_keys", flag(conf.hash_keys))]);
     made.insert("hash_key_function", text(&conf.hash_key_function));
-    if let Some(storage) = &conf.storage {
-        made.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut made, conf);
     made
 }
 
@@ -127,9 +123,7 @@ pub(super) fn oauth(api: &Definition, id: &str, conf: &Conf) -> Node {
             made.insert(field, value.clone());
         }
     }
-    if let Some(storage) = &conf.storage {
-        made.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut made, conf);
     made
 }
 

@@ -117,10 +117,8 @@ impl Place<'_> {
         if is_default {
             definition.insert("default", text(name));
         }
-        for (field, path) in [("url_versioning_pattern", "version_definition.url_versioning_pattern")] {
-            if let Some(value) = self.base.at(path) {
-                definition.insert(field, value.clone());
-            }
+        if let Some(pattern) = self.base.at("version_definition.url_versioning_pattern") {
+            definition.insert("url_versioning_pattern", pattern.clone());
         }
         definition.insert("of_apis", flag(true));
         node.insert("definition", definition);

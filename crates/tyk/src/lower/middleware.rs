@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use weir_config::{Diagnostic, Kind, Mark, Node};
 
-use super::{Scripts, list, map, number, text};
+use super::{Scripts, add_storage, list, map, number, text};
 use crate::conf::Conf;
 use crate::definition::{Definition, drop_nulls, is_on};
 use crate::files::scripts::is_script;
@@ -149,9 +149,7 @@ pub(super) fn virtuals(
     made.insert("listen_path", text(api.text("proxy.listen_path")));
     made.insert("scripts", list(mark, texts));
     made.insert("timeout", number(conf.jsvm_timeout.into()));
-    if let Some(storage) = &conf.storage {
-        made.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut made, conf);
     made.insert("versions", versions.clone());
     if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
         made.insert("config_data", data.clone());
@@ -202,9 +200,7 @@ pub(super) fn add_events(
         let mut events = map(mark, [("api_id", text(id)), ("org_id", text(api.text("org_id")))]);
         events.insert("handlers", handlers);
         events.insert("timeout", number(conf.jsvm_timeout.into()));
-        if let Some(storage) = &conf.storage {
-            events.insert("storage", Node::from(storage));
-        }
+        add_storage(&mut events, conf);
         if let Some(of) = plugins.get_mut(plugin) {
             of.insert("events", events);
         }
@@ -295,9 +291,7 @@ pub(super) fn plugin(
     made.insert("scripts", list(mark, texts));
     made.insert("middleware", list(mark, names));
     made.insert("timeout", number(conf.jsvm_timeout.into()));
-    if let Some(storage) = &conf.storage {
-        made.insert("storage", Node::from(storage));
-    }
+    add_storage(&mut made, conf);
     if let Some(data) = api.at("config_data").filter(|data| is_on(data)) {
         made.insert("config_data", data.clone());
     }

@@ -44,7 +44,7 @@ fn breakers_tell_that_they_open_and_close() {
     let gateway = site.start();
     let status = |path: &str| send(&gateway, &format!("GET /cb/b/{path}")).status;
     assert_eq!(["500", "500"].map(status), [500, 500]);
-    // It closes without a request.
+    // No request closes it.
     let of = |event: &str, message: &str, more: Value| {
         let mut body = json!({"event": event, "message": message, "api_id": "cb", "path": "/b"});
         if !more.is_null() {

@@ -358,13 +358,8 @@ impl Access {
         Err((403, "Access to this resource has been disallowed"))
     }
 
-    /// Limits of a session for the API.
-    pub(super) fn limits<'s>(&self, session: &'s Session) -> &'s Limits {
-        self.limits_of(session).0
-    }
-
-    /// The same, with the name of what they count apart from the key's own.
-    fn limits_of<'s>(&self, session: &'s Session) -> (&'s Limits, &'s str) {
+    /// Limits of a session for the API, and the name of what they count apart from the key's own.
+    pub(super) fn limits_of<'s>(&self, session: &'s Session) -> (&'s Limits, &'s str) {
         let own = session.right(&self.api).and_then(|right| right.limits.as_ref());
         own.map_or((&session.limits, ""), |(limits, apart)| (limits, &**apart))
     }

@@ -161,6 +161,15 @@ pub(super) struct Way {
     binds: bool,
 }
 
+/// A part of a way, if it has one. A fault is told under the name of the part.
+fn part<C, T>(
+    name: &str,
+    conf: Option<C>,
+    compile: impl FnOnce(C) -> Result<T, Invalid>,
+) -> Result<Option<T>, Invalid> {
+    conf.map(compile).transpose().map_err(|error| Invalid { path: format!("{name}.{}", error.path), ..error })
+}
+
 impl Way {
     pub(super) fn compile(conf: Conf, api: &str) -> Result<Self, Invalid> {
         let header = if conf.auth_header_name.is_empty() { "Authorization" } else { &conf.auth_header_name };
@@ -174,42 +183,12 @@ impl Way {
             cookie: named(conf.use_cookie, &conf.cookie_name),
             header: (!conf.disable_header).then_some(field),
             challenge: (conf.kind == KindConf::Basic).then(|| format!("Basic realm=\"{realm}\"").into_bytes()),
-            tokens: match conf.jwt {
-                Some(jwt) => {
-                    let tokens = Tokens::compile(jwt);
-                    Some(tokens.map_err(|error| Invalid { path: format!("jwt.{}", error.path), ..error })?)
-                }
-                None => None,
-            },
-            openid: match conf.openid {
-                Some(openid) => {
-                    let openid = OpenId::compile(openid);
-                    Some(openid.map_err(|error| Invalid { path: format!("openid.{}", error.path), ..error })?)
-                }
-                None => None,
-            },
+            tokens: part("jwt", conf.jwt, Tokens::compile)?,
+            openid: part("openid", conf.openid, OpenId::compile)?,
             hmac: conf.hmac,
-            custom: match conf.custom {
-                Some(custom) => {
-                    let check = Check::compile(custom);
-                    Some(check.map_err(|error| Invalid { path: format!("custom.{}", error.path), ..error })?)
-                }
-                None => None,
-            },
-            script: match conf.script {
-                Some(script) => {
-                    let check = scripts::Check::compile(script);
-                    Some(check.map_err(|error| Invalid { path: format!("script.{}", error.path), ..error })?)
-                }
-                None => None,
-            },
-            signature: match conf.signature {
-                Some(signature) => {
-                    let signature = Signature::compile(signature);
-                    Some(signature.map_err(|error| Invalid { path: format!("signature.{}", error.path), ..error })?)
-                }
-                None => None,
-            },
+            custom: part("custom", conf.custom, Check::compile)?,
+            script: part("script", conf.script, scripts::Check::compile)?,
+            signature: part("signature", conf.signature, Signature::compile)?,
             kind: conf.kind,
             use_certificate: conf.use_certificate,
             allows_tokens: conf.allows_tokens,
