@@ -2,6 +2,7 @@
 
 Python's standard library only. Everything started here is stopped again, whatever ends the script.
 """
+import http.client
 import json
 import os
 import pathlib
@@ -248,6 +249,28 @@ class Programs:
         return self.start(name, [
             binary, "run", file, "--settings", settings, "--metrics", "off", "--status", "off", "--workers", "1", "--set", "tls.fallback_sni=bench.test",
         ], port, core, tls=tls)
+
+    def weir_tyk(self, binary, name, apis, sessions):
+        """The gateway with API definitions in Tyk's form; the sessions are made over its API."""
+        folder, port = self.folder / name, free_port()
+        (folder / "apps").mkdir(parents=True)
+        for api in apis:
+            (folder / "apps" / f"{api['api_id']}.json").write_text(json.dumps(api))
+        conf = folder / "tyk.conf"
+        conf.write_text(json.dumps({"listen_address": "127.0.0.1", "listen_port": port, "secret": "bench", "app_path": "./apps", "hash_keys": True}))
+        program = self.start(name, [
+            binary, "run", conf, "--listen-https", "off", "--data-dir", folder / "data", "--metrics", "off", "--status", "off", "--workers", "1",
+            "--set", "limits.requests_per_connection=0",
+        ], port, GATEWAY_CORE)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        for key, session in sessions.items():
+            connection.request("POST", f"/tyk/keys/{key}", json.dumps(session), {"x-tyk-authorization": "bench"})
+            answer = connection.getresponse()
+            told = answer.read().decode(errors="replace")
+            if answer.status != 200:
+                raise Failure(f"{name}: the key {key} is answered {answer.status} {told[:400]!r}")
+        connection.close()
+        return program
 
     def relay(self, binary, to):
         port = free_port()

@@ -65,6 +65,8 @@ PAIRS = [
     ("Kong's form, basic-auth + rate-limiting, 100/100", "weir kong basic-auth + rate-limiting", "weir basic-auth + limit-count", "100 passwords", 1.03),
     ("Kong's form, jwt RS256 / jwt-auth", "weir kong jwt", "weir jwt-auth", "a token", 1.03),
     ("Kong's form, 100,000 routes / 1 route", "weir kong 100,000 routes", "weir kong bare", "many paths", 1.03),
+    ("Tyk's form, keyless / APISIX's", "weir tyk keyless", "weir bare", "plain", 1.03),
+    ("Tyk's form, key + rate + quota, 100/100", "weir tyk key + rate + quota", "nginx bare", "100 keys", 0.95),
 ]
 # What h2load repeats, as (path, headers): it has the same headers for all of its requests.
 STREAMS = {
@@ -211,6 +213,27 @@ def kong_configs(origin):
     }
 
 
+def tyk_configs(origin):
+    """name -> (API definitions in Tyk's form, sessions by the name of their key)."""
+    def api(name, path, **fields):
+        # The keys of the other forms stand in this header, too.
+        return {
+            "name": name, "api_id": name, "org_id": "bench", "auth": {"auth_header_name": "apikey"}, **fields,
+            "version_data": {"not_versioned": True, "versions": {"Default": {"name": "Default"}}},
+            "proxy": {"listen_path": path, "target_url": f"http://127.0.0.1:{origin}{path}", "strip_listen_path": True},
+        }
+
+    hundred = [api(f"r{r}", f"/service-{r}/") for r in range(100)]
+    session = {
+        "org_id": "bench", "rate": 1_000_000_000, "per": 60, "quota_max": 1_000_000_000, "quota_renewal_rate": 2_592_000,
+        "access_rights": {one["api_id"]: {"api_id": one["api_id"], "api_name": one["name"], "versions": ["Default"]} for one in hundred},
+    }
+    return {
+        "weir tyk keyless": ([api("bare", "/", use_keyless=True)], {}),
+        "weir tyk key + rate + quota": (hundred, {f"key-of-{c}": session for c in range(100)}),
+    }
+
+
 def check_streams(run, program, walk):
     """As `check`, over HTTP/2."""
     for path, headers in (walk[0], walk[-1]):
@@ -248,11 +271,13 @@ def check(program, walk):
             raise Failure(f"{program.name}: no X-RateLimit-Remaining: the limit did not run")
         if "rate-limiting" in program.name and not answer.getheader("X-RateLimit-Remaining-Minute"):
             raise Failure(f"{program.name}: no X-RateLimit-Remaining-Minute: rate-limiting did not run")
+        if "quota" in program.name and not answer.getheader("X-Ratelimit-Remaining"):
+            raise Failure(f"{program.name}: no X-Ratelimit-Remaining: the quota did not run")
         if "five" in program.name:
             wanted = {"X-RateLimit-Remaining", "X-Request-Id", "Access-Control-Allow-Origin"}
             if missing := wanted - {name for name in wanted if answer.getheader(name)}:
                 raise Failure(f"{program.name}: no {missing}: a plugin did not run")
-        if (any(auth in program.name for auth in ("key-auth", "basic-auth", "jwt")) or "five" in program.name) and (status := get(path, {})[0].status) != 401:
+        if (any(auth in program.name for auth in ("key-auth", "basic-auth", "jwt", "tyk key +")) or "five" in program.name) and (status := get(path, {})[0].status) != 401:
             raise Failure(f"{program.name}: {path} without credentials answered {status}")
 
 
@@ -290,6 +315,8 @@ def start(run, needed, options, broken):
     source = run.source().port if any("to a source" in name for name in needed) else 0
     batching = batching_origin(run, options.weir).port if "weir to http2" in needed else 0
     known, started = configs(origin, secure, redis, batching, service, source) | kong_configs(origin), {}
+    of_tyk = tyk_configs(origin)
+
     def one(name):
         port = programs.free_port()
         if name == "nginx bare":
@@ -309,6 +336,8 @@ def start(run, needed, options, broken):
             return run.nginx_stream(name.replace(" ", "-"), source if "source" in name else origin)
         if name == "relay":
             return run.relay(options.relay, origin)
+        if name in of_tyk:
+            return run.weir_tyk(options.weir, name.replace(" ", "-"), *of_tyk[name])
         return gateway(run, options.weir, name, known[name])
 
     for name in needed:

@@ -146,7 +146,7 @@ class Stolen(unittest.TestCase):
 
 class Configurations(unittest.TestCase):
     def test_every_program_and_load_of_the_table_exists(self):
-        known = quick.configs(1) | quick.kong_configs(1)
+        known = quick.configs(1) | quick.kong_configs(1) | quick.tyk_configs(1)
         for case, subject, reference, load, _ in quick.PAIRS:
             self.assertIn(load, quick.requests(), case)
             for program in (subject, reference):

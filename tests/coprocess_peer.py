@@ -112,6 +112,35 @@ class Functions:
     def header_of_two_lines(self, thing):
         thing.request.set_headers["X-New"] = "a\r\nX-Other: b"
 
+    def tell_answer(self, thing):
+        response = thing.response
+        told = {
+            "hook": HOOKS[thing.hook_type], "status": response.status_code, "body": response.body, "raw": len(response.raw_body),
+            "single": response.headers["X-Two"], "two": [list(one.values) for one in response.multivalue_headers if one.key == "X-Two"],
+            "method": thing.request.method, "url": thing.request.url, "name": thing.metadata["name"],
+        }
+        response.headers["X-Told"] = json.dumps(told, sort_keys=True)
+
+    def change_answer(self, thing):
+        response = thing.response
+        response.status_code = 201
+        response.raw_body = response.raw_body.upper()
+        response.headers["X-New"] = "new"
+        response.headers["X-Two"] = "first"
+        del response.headers["X-Gone"]
+
+    def all_values(self, thing):
+        thing.response.multivalue_headers.add(key="X-Many", values=["a", "b"])
+
+    def no_answer(self, thing):
+        thing.ClearField("response")
+
+    def bad_status(self, thing):
+        thing.response.status_code = int(thing.request.params["code"])
+
+    def answer_of_two_lines(self, thing):
+        thing.response.headers["X-New"] = "a\r\nX-Other: b"
+
     def know(self, thing):
         key = thing.request.headers.get("Authorization", "")
         if key == "stop":

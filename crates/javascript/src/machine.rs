@@ -56,6 +56,8 @@ const MOST_LOGGED: usize = 4096;
 pub enum Entry {
     /// A middleware: `new TykJS.TykMiddleware.NewMiddleware({})`.
     Middleware,
+    /// A middleware for answers.
+    Response,
     /// The function of a virtual endpoint.
     Function,
     /// A handler of events: `new TykJS.TykEventHandlers.NewEventHandler({})`.
@@ -67,6 +69,7 @@ impl Entry {
     fn name(self) -> &'static str {
         match self {
             Self::Middleware => "weirMiddleware",
+            Self::Response => "weirResponse",
             Self::Function => "weirFunction",
             Self::Event => "weirEvent",
         }
@@ -75,6 +78,7 @@ impl Entry {
     fn noun(self) -> &'static str {
         match self {
             Self::Middleware => "middleware",
+            Self::Response => "middleware of answers",
             Self::Function => "function",
             Self::Event => "handler of events",
         }

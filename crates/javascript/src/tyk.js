@@ -30,6 +30,25 @@ TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessRequest = function (request
   return result;
 };
 
+TykJS.TykMiddleware.NewMiddleware.prototype.NewProcessResponse = function (callback) {
+  this.ProcessResponse = callback;
+};
+
+TykJS.TykMiddleware.NewMiddleware.prototype.ReturnResponseData = function (response, meta) {
+  return { Response: response, SessionMeta: meta };
+};
+
+TykJS.TykMiddleware.NewMiddleware.prototype.DoProcessResponse = function (response, request, session, config) {
+  if (typeof this.ProcessResponse !== "function") {
+    throw new Error("NewProcessResponse was not called");
+  }
+  var result = this.ProcessResponse(response, request, session, config);
+  if (!result || !result.Response) {
+    throw new Error("the middleware has not returned ReturnResponseData(response, session.meta_data)");
+  }
+  return result;
+};
+
 TykJS.TykEventHandlers.NewEventHandler = function (configuration) {
   this.configuration = configuration;
 };
@@ -74,6 +93,21 @@ var weirMiddleware = function (name, request, session, config) {
     return "";
   }
   return JSON.stringify(middleware.DoProcessRequest(JSON.parse(request), JSON.parse(session), JSON.parse(config)));
+};
+
+// The way in for answers: the middleware with a global name, the answer with its request, and the other arguments as JSON.
+var weirResponse = function (name, messages, session, config) {
+  var middleware = (0, eval)(name);
+  if (!middleware || typeof middleware.ProcessResponse !== "function") {
+    throw new Error(name + " is no middleware of answers: expected NewProcessResponse to be called on it");
+  }
+  if (messages === undefined) {
+    return "";
+  }
+  var both = JSON.parse(messages);
+  return JSON.stringify(
+    middleware.DoProcessResponse(both.Response, both.Request, JSON.parse(session), JSON.parse(config))
+  );
 };
 
 // The way in for events: the handler with a global name, the event and the API as JSON.

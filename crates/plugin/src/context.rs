@@ -471,6 +471,13 @@ impl ResponseCx<'_> {
         self.0.scratch = scratch;
     }
 
+    /// The whole body; `None` while it has not been asked for with [`Flow::AwaitBody`] and is not made here.
+    #[must_use]
+    pub fn body(&self) -> Option<&[u8]> {
+        let response = &self.0.response;
+        (response.source == BodySource::Here || response.is_bodyless).then_some(&*response.body)
+    }
+
     /// Sends this body instead of the upstream's.
     pub fn replace_body(&mut self, body: &[u8]) {
         let response = &mut self.0.response;

@@ -153,7 +153,7 @@ pub trait Plugin: Send + Sync + 'static {
         Flow::Continue
     }
 
-    /// After the head of the answer is known, whoever gave it.
+    /// After the head of the answer is known, whoever gave it; after [`Flow::AwaitBody`] once more, with its body.
     fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
     }
@@ -193,6 +193,9 @@ pub enum Flow {
     /// hook is called again (`rewrite` or `access` also after `request_io`); [`RequestCx::body`] then has it. For the
     /// hooks of the request phases. On a stream: more of what its client sends first, which
     /// [`RequestCx::first_bytes`] then has.
+    ///
+    /// From [`Plugin::response`] or [`Plugin::response_io`]: the whole body of the answer is collected (502 above
+    /// `limits.buffered_body`), and `response` is called again; [`ResponseCx::body`] then has it.
     AwaitBody,
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),

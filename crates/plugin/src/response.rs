@@ -27,6 +27,8 @@ pub struct Response {
     pub trailers: Vec<u8>,
     /// True when the trailer section is not passed on to the client.
     pub drops_trailers: bool,
+    /// True once it is known, to a plugin that asked for the body, that the answer has none.
+    pub is_bodyless: bool,
     /// True if plugins change the body on its way.
     pub filtered: bool,
     /// True if the body is collected whole before plugins see it.
@@ -70,6 +72,7 @@ impl Response {
             body: Vec::new(),
             trailers: Vec::new(),
             drops_trailers: false,
+            is_bodyless: false,
             filtered: false,
             collected: false,
             encoder: None,
@@ -100,6 +103,7 @@ impl Response {
         self.body.clear();
         self.trailers.clear();
         self.drops_trailers = false;
+        self.is_bodyless = false;
         self.filtered = false;
         self.collected = false;
         self.forget_encoder();

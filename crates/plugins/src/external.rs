@@ -1,5 +1,5 @@
-//! `ext-plugin-pre-req` and `ext-plugin-post-req`: plugins of a runner, a program of its own that speaks APISIX's protocol for
-//! such over a Unix socket.
+//! `ext-plugin-pre-req`, `ext-plugin-post-req` and `ext-plugin-post-resp`: plugins of a runner, a program of its own that speaks
+//! APISIX's protocol for such over a Unix socket.
 
 mod answer;
 mod connection;
@@ -16,10 +16,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_net::Network;
-use weir_plugin::{CompileCx, Compiled, Define, Failure, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, Side, Slot};
+use weir_plugin::{
+    CompileCx, Compiled, Define, Failure, Flow, HookCx, Io, LocalFuture, Origin, Phases, Plugin, RequestCx, ResponseCx,
+    Side, Slot,
+};
 
 use connection::Connection;
-use message::{Kind, Reply, Runner};
+use message::{Kind, Reply, Runner, Wish};
 
 /// The definition of what runs before other plugins.
 #[derive(Debug)]
@@ -28,6 +31,10 @@ pub(crate) struct ExtPluginPreReq;
 /// The definition of what runs behind other plugins.
 #[derive(Debug)]
 pub(crate) struct ExtPluginPostReq;
+
+/// The definition of what runs for answers of upstreams.
+#[derive(Debug)]
+pub(crate) struct ExtPluginPostResp;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -133,6 +140,70 @@ impl Define for ExtPluginPostReq {
     }
 }
 
+impl Define for ExtPluginPostResp {
+    const NAME: &'static str = "ext-plugin-post-resp";
+    const PRIORITY: i32 = -4000;
+    const PHASES: Phases = Phases::RESPONSE;
+    const DOC: &'static str = "\
+Plugins of a runner for the answers of upstreams: as `ext-plugin-post-req`, and asked about each answer of an upstream, whose \
+status, headers and body they change. A body is collected only for runners that ask for it, within `limits.buffered_body`; its \
+request is answered 502 above. Headers that the runner does not name stay: APISIX drops them once the runner sets one.
+
+A request is answered 503 if the runner is not there, does not answer within a minute, or says what cannot be used; with \
+`allow_degradation` the answer goes on as it is.";
+    const EXAMPLE: &'static str = ExtPluginPreReq::EXAMPLE;
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        compile(conf)
+    }
+}
+
+/// A thing that the runner is asked about.
+enum Subject<'c, 'x> {
+    Request(&'c RequestCx<'x>),
+    Answer(&'c ResponseCx<'x>),
+}
+
+impl Subject<'_, '_> {
+    /// Milliseconds of the clock of the worker.
+    fn now_ms(&self) -> u64 {
+        match self {
+            Self::Request(cx) => cx.now_ms(),
+            Self::Answer(cx) => cx.view().now() / 1000,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Request(_) => Kind::RequestCall,
+            Self::Answer(_) => Kind::ResponseCall,
+        }
+    }
+
+    /// The message that tells the runner of it.
+    fn call(&self, id: u32, token: u32) -> Vec<u8> {
+        match self {
+            Self::Request(cx) => message::call(cx, id, token),
+            Self::Answer(cx) => message::answer_call(cx, id, token),
+        }
+    }
+
+    /// The message with what the runner wants to know; `None`: it is not here yet.
+    fn tell(&self, wish: &Wish) -> Option<Vec<u8>> {
+        match (wish, self) {
+            (Wish::Variable(name), Self::Request(cx)) => Some(message::variable(name, cx.source())),
+            (Wish::Variable(name), Self::Answer(cx)) => Some(message::variable(name, cx.source())),
+            (Wish::Body, Self::Request(cx)) => Some(message::body(cx.body()?)),
+            (Wish::AnswerBody, Self::Answer(cx)) => Some(message::body(cx.body()?)),
+            // The request has gone.
+            (Wish::Body, Self::Answer(_)) | (Wish::AnswerBody, Self::Request(_)) => Some(message::body(b"")),
+        }
+    }
+}
+
 /// An instance.
 #[derive(Debug)]
 struct External {
@@ -141,7 +212,7 @@ struct External {
     /// The message that tells the runner the configuration.
     prepare: Vec<u8>,
     allow_degradation: bool,
-    /// True once the runner has asked for the body of a request: those of further ones are collected before it is asked.
+    /// True once the runner has asked for a body: further ones are collected before it is asked.
     asks_body: AtomicBool,
     local: Slot<Local>,
     network: Arc<Network>,
@@ -178,28 +249,58 @@ impl Plugin for External {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            let local = self.local.get_or_start(Local::default);
-            for _ in 0..TRIES {
-                let asked = weir_runtime::timeout(TIMEOUT, self.ask(cx, &local)).await;
-                return match asked.unwrap_or_else(|| Err(Fault::Failed("no answer in time".to_owned()))) {
-                    Ok(reply) => match answer::apply(&reply, cx) {
-                        Ok(flow) => flow,
-                        Err(reason) => self.fail(&reason),
-                    },
-                    Err(Fault::WantsBody) => {
-                        self.asks_body.store(true, Relaxed);
-                        Flow::AwaitBody
-                    }
-                    Err(Fault::UnknownConf | Fault::Stale) => continue,
-                    Err(Fault::Failed(reason)) => self.fail(&reason),
-                };
+            let reply = match self.reply(&Subject::Request(cx)).await {
+                Ok(reply) => reply,
+                Err(flow) => return flow,
+            };
+            answer::apply(&reply, cx).unwrap_or_else(|reason| self.fail(&reason))
+        })
+    }
+
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        match cx.body() {
+            _ if cx.response().origin != Origin::Upstream => Flow::Continue,
+            None if self.asks_body.load(Relaxed) => Flow::AwaitBody,
+            _ => Flow::Suspend,
+        }
+    }
+
+    fn response_io<'a>(&'a self, cx: &'a mut ResponseCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let reply = match self.reply(&Subject::Answer(cx)).await {
+                Ok(reply) => reply,
+                Err(flow) => return flow,
+            };
+            match answer::change(&reply, cx) {
+                Ok(()) => Flow::Continue,
+                Err(reason) => self.fail(&reason),
             }
-            self.fail("it does not keep the configuration")
         })
     }
 }
 
 impl External {
+    /// The runner's word about a subject.
+    ///
+    /// # Errors
+    /// The continuation without it.
+    async fn reply(&self, subject: &Subject<'_, '_>) -> Result<Reply, Flow> {
+        let local = self.local.get_or_start(Local::default);
+        for _ in 0..TRIES {
+            let asked = weir_runtime::timeout(TIMEOUT, self.ask(subject, &local)).await;
+            return match asked.unwrap_or_else(|| Err(Fault::Failed("no answer in time".to_owned()))) {
+                Ok(reply) => Ok(reply),
+                Err(Fault::WantsBody) => {
+                    self.asks_body.store(true, Relaxed);
+                    Err(Flow::AwaitBody)
+                }
+                Err(Fault::UnknownConf | Fault::Stale) => continue,
+                Err(Fault::Failed(reason)) => Err(self.fail(&reason)),
+            };
+        }
+        Err(self.fail("it does not keep the configuration"))
+    }
+
     fn begin(&self, cx: &RequestCx<'_>) -> Flow {
         if self.asks_body.load(Relaxed) && cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
     }
@@ -207,15 +308,15 @@ impl External {
     #[cold]
     fn fail(&self, reason: &str) -> Flow {
         if self.allow_degradation {
-            tracing::warn!(reason, "the runner cannot be asked: the request passes");
+            tracing::warn!(reason, "the runner cannot be asked: the exchange goes on without it");
             return Flow::Continue;
         }
         tracing::error!(reason, "the runner cannot be asked: the request is refused");
         Flow::Abort(FAILED)
     }
 
-    /// Asks the runner about a request.
-    async fn ask(&self, cx: &RequestCx<'_>, local: &Local) -> Result<Reply, Fault> {
+    /// Asks the runner about a subject.
+    async fn ask(&self, subject: &Subject<'_, '_>, local: &Local) -> Result<Reply, Fault> {
         let socket = self.socket.as_ref().ok_or_else(|| Fault::Failed(ABSENT.to_owned()))?;
         let kept = local.idle.borrow_mut().pop();
         let is_kept = kept.is_some();
@@ -224,22 +325,22 @@ impl External {
             None => Connection::open(socket, &self.network).await.map_err(Fault::Failed)?,
         };
         let stale = |error: String| if is_kept { Fault::Stale } else { Fault::Failed(error) };
-        let token = match local.token.get().filter(|(_, until)| cx.now_ms() < *until) {
+        let token = match local.token.get().filter(|(_, until)| subject.now_ms() < *until) {
             Some((token, _)) => token,
             None => {
                 connection.send(Kind::PrepareConf, &self.prepare).await.map_err(stale)?;
                 let (kind, body) = connection.receive().await.map_err(stale)?;
                 let token = message::token(kind, &body).map_err(Fault::Failed)?;
-                local.token.set(Some((token, cx.now_ms() + EXPIRE_MS)));
+                local.token.set(Some((token, subject.now_ms() + EXPIRE_MS)));
                 token
             }
         };
         let id = local.next.get();
         local.next.set(id.wrapping_add(1));
-        connection.send(Kind::RequestCall, &message::call(cx, id, token)).await.map_err(stale)?;
+        connection.send(subject.kind(), &subject.call(id, token)).await.map_err(stale)?;
         loop {
             let (kind, body) = connection.receive().await.map_err(stale)?;
-            match message::read(kind, &body).map_err(Fault::Failed)? {
+            match message::read(subject.kind(), kind, &body).map_err(Fault::Failed)? {
                 Runner::Reply(reply) => {
                     let mut idle = local.idle.borrow_mut();
                     if idle.len() < IDLE {
@@ -248,7 +349,7 @@ impl External {
                     return Ok(reply);
                 }
                 Runner::Wants(wish) => {
-                    let told = message::extra(&wish, cx).ok_or(Fault::WantsBody)?;
+                    let told = subject.tell(&wish).ok_or(Fault::WantsBody)?;
                     connection.send(Kind::ExtraInfo, &told).await.map_err(Fault::Failed)?;
                 }
                 Runner::UnknownConf => {

@@ -17,7 +17,7 @@ use crate::auth::ldap_auth::LdapAuth;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
-use crate::external::{ExtPluginPostReq, ExtPluginPreReq};
+use crate::external::{ExtPluginPostReq, ExtPluginPostResp, ExtPluginPreReq};
 use crate::functions::aws_lambda::AwsLambda;
 use crate::functions::azure_functions::AzureFunctions;
 use crate::functions::openfunction::Openfunction;
@@ -119,6 +119,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ErrorPage,
         &ExitTransformer,
         &ExtPluginPostReq,
+        &ExtPluginPostResp,
         &ExtPluginPreReq,
         &FaultInjection,
         &FileLogger,

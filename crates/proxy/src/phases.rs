@@ -286,6 +286,14 @@ pub(crate) fn on_request_body(
     })
 }
 
+/// The thing that the response phases wait for.
+pub(crate) enum Pause<'s> {
+    /// The plugin waits; [`Responses::judge`] continues afterwards.
+    Plugin(&'s Step),
+    /// The plugin needs the whole body; [`Responses::collected`] continues afterwards.
+    Body(&'s Step),
+}
+
 /// Progress of an exchange through the response phases: `response` of all plugins, then `encode`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Responses {
@@ -303,8 +311,8 @@ impl Responses {
         Self::default()
     }
 
-    /// Lets the plugins see the head, until one has to wait, which is returned: [`Responses::run`] goes on behind it.
-    pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Result<Option<&'s Step>, Failure> {
+    /// Lets the plugins see the head, until one has to wait: [`Responses::run`] goes on behind it.
+    pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Result<Option<Pause<'s>>, Failure> {
         let chains = Chains::of(x, snapshot);
         if !chains.may_have(Phase::Response) && !chains.may_have(Phase::Encode) {
             return Ok(None);
@@ -317,14 +325,15 @@ impl Responses {
                 if stands_back || !step.applies(x) {
                     continue;
                 }
-                let flow = match self.encodes {
-                    true => step.plugin.encode(&mut host::response(x)),
-                    false => step.plugin.response(&mut host::response(x)),
-                };
-                match flow {
-                    Flow::Abort(failure) => return Err(failure),
-                    Flow::Suspend if !self.encodes => return Ok(Some(step)),
-                    _ => {}
+                if self.encodes {
+                    if let Flow::Abort(failure) = step.plugin.encode(&mut host::response(x)) {
+                        return Err(failure);
+                    }
+                    continue;
+                }
+                let flow = step.plugin.response(&mut host::response(x));
+                if let Some(pause) = Self::judge(flow, step, x)? {
+                    return Ok(Some(pause));
                 }
             }
             self.walk = Walk::default();
@@ -332,6 +341,27 @@ impl Responses {
                 (true, true) => return Ok(None),
                 (encodes, on_route) => (self.encodes, self.on_route) = (encodes || on_route, !on_route),
             }
+        }
+    }
+}
+
+impl Responses {
+    /// Continues with the plugin that needed the body, once it is complete.
+    pub(crate) fn collected<'s>(step: &'s Step, x: &mut Exchange) -> Result<Option<Pause<'s>>, Failure> {
+        let flow = step.plugin.response(&mut host::response(x));
+        Self::judge(flow, step, x)
+    }
+
+    /// Takes what a plugin came to; `None`: [`Responses::run`] goes on.
+    pub(crate) fn judge<'s>(flow: Flow, step: &'s Step, x: &mut Exchange) -> Result<Option<Pause<'s>>, Failure> {
+        match flow {
+            Flow::Continue | Flow::Respond(_) => Ok(None),
+            Flow::Suspend => Ok(Some(Pause::Plugin(step))),
+            Flow::AwaitBody if host::response(x).body().is_some() => {
+                Err(Failure::internal("plugin asked for a body that it has"))
+            }
+            Flow::AwaitBody => Ok(Some(Pause::Body(step))),
+            Flow::Abort(failure) => Err(failure),
         }
     }
 }

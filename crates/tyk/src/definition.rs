@@ -93,10 +93,6 @@ impl Definition {
                 found.push(self.doubt(path, *reason));
             }
         }
-        if self.at("custom_middleware.response").is_some_and(is_on) {
-            let text = "middleware of responses is not supported yet: set headers by transform_response_headers";
-            found.push(self.fault("custom_middleware.response", text));
-        }
         let extracts = ["extract_from", "extract_with"]
             .iter()
             .any(|name| !self.text(&format!("custom_middleware.id_extractor.{name}")).is_empty());

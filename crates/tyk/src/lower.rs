@@ -237,6 +237,7 @@ fn api(
         ("plugins.virtual", "version_data.versions"),
         ("plugins.pre", "custom_middleware.pre"),
         ("plugins.post", "custom_middleware.post"),
+        ("plugins.response", "custom_middleware.response"),
         ("plugins.api", ""),
         ("plugins.paths", ""),
         ("upstream", "proxy"),

@@ -463,16 +463,8 @@ impl Reading<'_> {
 }
 
 /// Parts that Tyk has and that are not supported yet.
-const KNOWN: &[&str] = &[
-    "mutualTLS",
-    "certificatePinning",
-    "authentication",
-    "proxy",
-    "enforceTimeout",
-    "protocol",
-    "port",
-    "responsePlugins",
-];
+const KNOWN: &[&str] =
+    &["mutualTLS", "certificatePinning", "authentication", "proxy", "enforceTimeout", "protocol", "port"];
 
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(value, |value, name| value.get(name))

@@ -214,10 +214,10 @@ fn stream_routes_are_resources() {
 
 #[test]
 fn plugins_are_those_of_the_settings() {
-    let settings = "plugins: [key-auth, mocking, limit-count, ext-plugin-post-resp]";
+    let settings = "plugins: [key-auth, mocking, limit-count, kafka-proxy]";
     let gateway = Start::stored().settings(settings).control().start();
     let mut chosen = gateway.must("GET", "plugins/list", "");
-    assert_eq!(chosen, json!(["mocking", "key-auth", "limit-count", "ext-plugin-post-resp"]), "high priority first");
+    assert_eq!(chosen, json!(["mocking", "key-auth", "limit-count", "kafka-proxy"]), "high priority first");
     chosen.as_array_mut().expect("a list").sort_by_key(|name| name.as_str().map(str::to_owned));
     let names = |all: &Value| {
         let mut names: Vec<&str> = all.as_object().expect("by name").keys().map(String::as_str).collect();
@@ -240,7 +240,7 @@ fn plugins_are_those_of_the_settings() {
     // Each invalid item has a reason.
     for (plugin, expected) in [
         ("cors", "unknown plugin [cors]: it is not in the setting `plugins`"),
-        ("ext-plugin-post-resp", "unknown plugin [ext-plugin-post-resp]: it is not supported yet"),
+        ("kafka-proxy", "unknown plugin [kafka-proxy]: it is not supported yet"),
         ("gm", "unknown plugin [gm]: it is not supported yet"),
         ("nope", "unknown plugin [nope]"),
     ] {

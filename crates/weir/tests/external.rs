@@ -8,7 +8,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, LIMIT, Origin, Start, made_with_go, wait_until};
+use crate::harness::{Answer, Gateway, LIMIT, Origin, Response, Start, made_with_go, wait_until};
 
 /// The runner in Go.
 fn runner() -> Option<PathBuf> {
@@ -74,6 +74,55 @@ fn a_runner_in_go_answers_and_changes_requests() {
     // The runner ends with a gateway that is stopped.
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success());
+}
+
+#[test]
+fn a_runner_in_go_changes_answers() {
+    let Some(program) = runner() else { return };
+    let origin = Origin::answering(|request| {
+        let body = if request.target.ends_with("none") || request.method == "HEAD" { "" } else { "hello" };
+        let (status, length) =
+            if request.target.ends_with("none") { ("204 None", "") } else { ("200 OK", "Content-Length: 5\r\n") };
+        Answer::keep(format!("HTTP/1.1 {status}\r\nX-In: in\r\nX-Gone: g\r\nX-Kept: k\r\n{length}\r\n{body}"))
+    });
+    let mut routes =
+        vec![json!({ "id": "stop", "uri": "/stop", "upstream": { "nodes": { origin.node(): 1 } }, "plugins": {
+        "ext-plugin-pre-req": { "conf": [{ "name": "driven", "value": "{\"Do\": \"stop\"}" }] } } })];
+    for what in ["headers", "status", "body", "wrong", "none", "die"] {
+        let value = json!({ "Do": what, "Name": what }).to_string();
+        for (place, may_pass) in [("", false), ("/passes", true)] {
+            let conf = json!({ "conf": [{ "name": "driven", "value": value }], "allow_degradation": may_pass });
+            routes.push(json!({
+                "id": format!("{what}{may_pass}"), "uris": [format!("{place}/{what}"), format!("{place}/{what}/*")],
+                "upstream": { "nodes": { origin.node(): 1 } }, "plugins": { "ext-plugin-post-resp": conf },
+            }));
+        }
+    }
+    routes.push(json!({ "id": "own", "uri": "/own", "plugins": {
+        "ext-plugin-post-resp": { "conf": [{ "name": "driven", "value": "{\"Do\": \"status\"}" }] }, "mocking": { "response_example": "own" } } }));
+    let settings = json!({ "ext_plugin": { "command": [program.display().to_string()] } });
+    let gateway = Start::new(json!({ "routes": routes })).settings(settings).start();
+    await_runner(&gateway);
+    let fields =
+        |answer: &Response| ["X-Runner", "X-In", "X-Gone", "X-Kept"].map(|name| answer.field(name).map(str::to_owned));
+    let answer = gateway.send_to("a.test", "GET /headers");
+    let expected = [Some("headers 200 in a.test"), Some("out"), None, Some("k")].map(|value| value.map(str::to_owned));
+    assert_eq!((answer.status, answer.text(), fields(&answer)), (200, "hello".to_owned(), expected));
+    let answer = gateway.send_to("a.test", "GET /status");
+    assert_eq!((answer.status, answer.text()), (418, "hello".to_owned()));
+    // The first body is collected once the runner asks for it, those of further answers before.
+    for _ in 0..2 {
+        let answer = gateway.send_to("a.test", "GET /body");
+        assert_eq!((answer.status, answer.text()), (200, "changed hello<nil>".to_owned()));
+    }
+    assert_eq!(gateway.send_to("a.test", "HEAD /headers").field("x-in"), Some("out"));
+    assert_eq!(gateway.send_to("a.test", "GET /headers/none").status, 204);
+    assert_eq!(gateway.send_to("a.test", "GET /none").status, 204, "a plugin that changes nothing");
+    assert_eq!(gateway.send_to("a.test", "GET /own").status, 200, "an answer of the gateway's own");
+    assert_eq!(gateway.send_to("a.test", "GET /wrong").status, 503);
+    assert_eq!(gateway.send_to("a.test", "GET /passes/wrong").status, 200);
+    assert_eq!(gateway.send_to("a.test", "GET /passes/die").text(), "hello");
+    assert_eq!(gateway.send_to("a.test", "GET /headers").status, 503, "while there is no runner");
 }
 
 #[test]

@@ -34,7 +34,12 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new() -> Self {
-        let site = Self { folder: tempfile::tempdir().expect("create a folder"), origin: Origin::echo() };
+        Self::at(Origin::echo())
+    }
+
+    /// One with this origin.
+    fn at(origin: Origin) -> Self {
+        let site = Self { folder: tempfile::tempdir().expect("create a folder"), origin };
         fs::create_dir(site.apps()).expect("create a folder");
         site
     }
@@ -280,11 +285,6 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     for (field, value, expected) in [
         ("external_oauth", json!({"enabled": true}), "external_oauth.enabled: external OAuth is not supported yet"),
-        (
-            "custom_middleware",
-            json!({"response": [{"name": "r", "path": "middleware/r.js"}], "driver": "otto"}),
-            "custom_middleware.response: middleware of responses is not supported yet",
-        ),
         (
             "graphql",
             json!({"enabled": true, "execution_mode": "subgraph"}),

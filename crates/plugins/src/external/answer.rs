@@ -1,9 +1,9 @@
-//! The runner's word about a request, put into practice.
+//! The runner's word about a request or an answer, put into practice.
 
-use weir_plugin::{Flow, RequestCx};
+use weir_plugin::{Flow, RequestCx, ResponseCx};
 use weir_wire::name::{FieldName, Known};
 
-use super::message::{Pair, Reply, Rewrite};
+use super::message::{AnswerRewrite, Pair, Reply, Rewrite};
 
 /// Answers or changes a request as the runner says.
 ///
@@ -14,6 +14,42 @@ pub(super) fn apply(reply: &Reply, cx: &mut RequestCx<'_>) -> Result<Flow, Strin
         Reply::Pass => Ok(Flow::Continue),
         Reply::Stop { status, headers, body } => stop(cx, *status, headers, body),
         Reply::Rewrite(rewrite) => self::rewrite(cx, rewrite).map(|()| Flow::Continue),
+        Reply::Answer(_) => Err("it has spoken of an answer".to_owned()),
+    }
+}
+
+/// Changes an answer as the runner says.
+///
+/// # Errors
+/// Something in it cannot be used.
+pub(super) fn change(reply: &Reply, cx: &mut ResponseCx<'_>) -> Result<(), String> {
+    let Reply::Answer(AnswerRewrite { status, headers, body }) = reply else {
+        return Err("it has spoken of a request".to_owned());
+    };
+    let headers = headers.iter().map(sendable).collect::<Result<Vec<_>, _>>()?;
+    if *status != 0 {
+        cx.set_status(checked(*status)?);
+    }
+    // Of a name with several values the first takes the place of those before.
+    let mut set: Vec<&FieldName> = Vec::new();
+    for (name, value) in headers.iter().flatten() {
+        match value {
+            Some(value) if set.contains(&name) => cx.add_field(name, value),
+            Some(value) => cx.set_field(name, value),
+            None => drop(cx.remove_field(name)),
+        }
+        set.push(name);
+    }
+    if !body.is_empty() {
+        cx.replace_body(body);
+    }
+    Ok(())
+}
+
+fn checked(status: u16) -> Result<u16, String> {
+    match status {
+        200..=999 => Ok(status),
+        _ => Err(format!("it has answered with the status {status}")),
     }
 }
 
@@ -31,10 +67,7 @@ fn sendable((name, value): &Pair) -> Result<Option<Field<'_>>, String> {
 }
 
 fn stop(cx: &mut RequestCx<'_>, status: u16, headers: &[Pair], body: &[u8]) -> Result<Flow, String> {
-    let status = if status == 0 { 200 } else { status };
-    if !(200..=999).contains(&status) {
-        return Err(format!("it has answered with the status {status}"));
-    }
+    let status = checked(if status == 0 { 200 } else { status })?;
     let headers = headers.iter().map(sendable).collect::<Result<Vec<_>, _>>()?;
     let mut answer = cx.reply(status);
     for (name, value) in headers.iter().flatten() {

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use weir_expr::Variable;
-use weir_plugin::RequestCx;
+use weir_expr::{Source, Variable};
+use weir_plugin::{RequestCx, ResponseCx};
 use weir_wire::query::Argument;
 
 use super::flat::{Field, Table, encode};
@@ -15,6 +15,7 @@ pub(super) enum Kind {
     PrepareConf = 1,
     RequestCall = 2,
     ExtraInfo = 3,
+    ResponseCall = 4,
 }
 
 /// Methods by their numbers.
@@ -57,9 +58,11 @@ pub(super) enum Runner {
 pub(super) enum Wish {
     Variable(String),
     Body,
+    /// The body of the answer.
+    AnswerBody,
 }
 
-/// The runner's word about a request.
+/// The runner's word about a request or an answer.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// No change.
@@ -70,6 +73,18 @@ pub(super) enum Reply {
         body: Vec<u8>,
     },
     Rewrite(Box<Rewrite>),
+    /// About an answer.
+    Answer(AnswerRewrite),
+}
+
+/// Changes of an answer.
+#[derive(Debug)]
+pub(super) struct AnswerRewrite {
+    /// 0: as it is.
+    pub(super) status: u16,
+    pub(super) headers: Vec<Pair>,
+    /// Empty: as it is.
+    pub(super) body: Vec<u8>,
 }
 
 /// Changes of a request.
@@ -146,8 +161,16 @@ pub(super) fn call(cx: &RequestCx<'_>, id: u32, token: u32) -> Vec<u8> {
     ])
 }
 
-/// Reads a message about a request.
-pub(super) fn read(kind: u8, body: &[u8]) -> Result<Runner, String> {
+/// The message that tells the runner an answer.
+pub(super) fn answer_call(cx: &ResponseCx<'_>, id: u32, token: u32) -> Vec<u8> {
+    let response = cx.response();
+    let header = |(name, value): (&[u8], &[u8])| entry(&name.to_ascii_lowercase(), Some(value));
+    let headers = response.head.fields.sent(response.buffer.bytes()).map(header).collect();
+    encode(vec![Field::Int(id), Field::Int(response.status().into()), Field::Tables(headers), Field::Int(token)])
+}
+
+/// Reads a message behind a call of this kind.
+pub(super) fn read(call: Kind, kind: u8, body: &[u8]) -> Result<Runner, String> {
     let table = Table::root(body).ok_or(MALFORMED)?;
     if kind == Kind::Error as u8 && table.byte(0) == UNKNOWN_CONF {
         return Ok(Runner::UnknownConf);
@@ -159,11 +182,17 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<Runner, String> {
                 Ok(Runner::Wants(Wish::Variable(String::from_utf8_lossy(name).into_owned())))
             }
             (2, _) => Ok(Runner::Wants(Wish::Body)),
+            (3, _) if call == Kind::ResponseCall => Ok(Runner::Wants(Wish::AnswerBody)),
             (other, _) => Err(format!("it asks for more of a kind that is not there, {other}")),
         };
     }
-    if kind != Kind::RequestCall as u8 {
+    if kind != call as u8 {
         return Err(unexpected(kind, body));
+    }
+    if call == Kind::ResponseCall {
+        let headers = table.tables(2).and_then(pairs).ok_or(MALFORMED)?;
+        let body = table.bytes(3).unwrap_or_default().to_vec();
+        return Ok(Runner::Reply(Reply::Answer(AnswerRewrite { status: table.short(1), headers, body })));
     }
     let reply = match table.byte(1) {
         0 => Some(Reply::Pass),
@@ -191,15 +220,17 @@ fn pairs(entries: Vec<Table<'_>>) -> Option<Vec<Pair>> {
     entries.into_iter().map(|entry| Some((entry.bytes(0)?.to_vec(), entry.bytes(1).map(<[u8]>::to_vec)))).collect()
 }
 
-/// The message with what the runner wants to know; `None`: the body is not here yet.
-pub(super) fn extra(wish: &Wish, cx: &RequestCx<'_>) -> Option<Vec<u8>> {
-    let known = match wish {
-        Wish::Variable(name) => Variable::parse(name).ok().and_then(|variable| {
-            let mut text = Vec::new();
-            cx.variable(&variable)?.write_to(&mut text);
-            Some(text)
-        }),
-        Wish::Body => Some(cx.body()?.to_vec()),
-    };
-    Some(encode(vec![known.map_or(Field::None, Field::Bytes)]))
+/// The message with a variable.
+pub(super) fn variable(name: &str, source: &dyn Source) -> Vec<u8> {
+    let value = Variable::parse(name).ok().and_then(|variable| {
+        let mut text = Vec::new();
+        source.variable(&variable)?.write_to(&mut text);
+        Some(text)
+    });
+    encode(vec![value.map_or(Field::None, Field::Bytes)])
+}
+
+/// The message with a body.
+pub(super) fn body(body: &[u8]) -> Vec<u8> {
+    encode(vec![Field::Bytes(body.to_vec())])
 }

@@ -7,6 +7,7 @@ use weir_wire::name::FieldName;
 
 use super::VERSION;
 use super::body::Form;
+use super::changes::FAILED;
 
 /// The definition.
 #[derive(Debug)]
@@ -115,6 +116,7 @@ impl Words {
 /// Tyk's status and words for a failure.
 fn words(failure: Failure) -> (u16, &'static str) {
     match (failure.status, failure.reason) {
+        (500, FAILED) => (500, FAILED),
         (502, "node name has no address") => (500, "Upstream host lookup failed"),
         (502, _) => (500, "There was a problem proxying the request"),
         (503, _) => (503, "Service temporarily unavailable."),

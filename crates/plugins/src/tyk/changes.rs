@@ -1,14 +1,17 @@
-//! Changes that middleware of one's own makes to a request, and its answers in place of the upstream's.
+//! Changes that middleware of one's own makes to requests and answers, and its answers in place of the upstream's.
 
 use std::collections::BTreeMap;
 
-use weir_plugin::{Flow, Request, RequestCx};
+use weir_plugin::{Failure, Flow, Request, RequestCx, ResponseCx};
 use weir_wire::name::FieldName;
 
 use super::body;
 
 /// The answer where middleware fails: its faults are told in the log.
 pub(super) const FAILED: &str = "Middleware error";
+
+const NO_NAME: &str = "a header has no valid name";
+const NO_VALUE: &str = "a header has control characters in its value";
 
 /// Changes to a request.
 #[derive(Debug, Default)]
@@ -49,14 +52,13 @@ impl Changes {
     /// # Errors
     /// A header that cannot be sent.
     pub(super) fn apply(&self, cx: &mut RequestCx<'_>) -> Result<(), &'static str> {
-        const NO_NAME: &str = "a header has no valid name";
         for name in &self.delete_headers {
             cx.request_mut().remove_field(&FieldName::new(name).ok_or(NO_NAME)?);
         }
         for (name, value) in &self.set_headers {
             let name = FieldName::new(name).ok_or(NO_NAME)?;
             if !value.bytes().all(weir_wire::is_field_byte) {
-                return Err("a header has control characters in its value");
+                return Err(NO_VALUE);
             }
             cx.request_mut().set_field(&name, value.as_bytes());
         }
@@ -79,6 +81,82 @@ impl Changes {
         let is_path = new.starts_with(b"/") && new.iter().all(u8::is_ascii_graphic);
         (is_path && path_of(&own) != path_of(new)).then(|| new.into())
     }
+}
+
+/// Changes to the answer of an upstream.
+#[derive(Debug, Default)]
+pub(super) struct AnswerChanges {
+    /// The new status; 0: as it is.
+    pub(super) status: i64,
+    /// Removes all headers first.
+    pub(super) clears: bool,
+    pub(super) delete_headers: Vec<String>,
+    /// Headers with all of their values.
+    pub(super) set_headers: Vec<(String, Vec<String>)>,
+    /// The body in the place of the upstream's.
+    pub(super) body: Option<Vec<u8>>,
+}
+
+/// True for headers of an answer that middleware neither sees nor sets: what frames a message, and what the gateway tells.
+pub(super) fn is_gateways(name: &[u8]) -> bool {
+    const OWN: [&str; 12] = [
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "x-tyk-api-expires",
+    ];
+    OWN.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
+
+impl AnswerChanges {
+    /// Changes the answer.
+    ///
+    /// # Errors
+    /// A status or a header that cannot be sent.
+    pub(super) fn apply(self, cx: &mut ResponseCx<'_>) -> Result<(), &'static str> {
+        if self.status != 0 {
+            let status = u16::try_from(self.status).ok().filter(|status| (200..600).contains(status));
+            cx.set_status(status.ok_or("the status is none of 200 to 599")?);
+        }
+        let response = cx.response();
+        let names = response.head.fields.iter(response.buffer.bytes()).filter(|_| self.clears).map(|(name, _)| name);
+        let cleared = names.filter(|name| !is_gateways(name)).filter_map(|name| std::str::from_utf8(name).ok());
+        let cleared: Vec<FieldName> = cleared.filter_map(FieldName::new).collect();
+        for name in &cleared {
+            cx.remove_field(name);
+        }
+        for name in &self.delete_headers {
+            cx.remove_field(&FieldName::new(name).ok_or(NO_NAME)?);
+        }
+        for (written, values) in self.set_headers.iter().filter(|(name, _)| !is_gateways(name.as_bytes())) {
+            let name = FieldName::new(written).ok_or(NO_NAME)?;
+            cx.remove_field(&name);
+            for value in values {
+                if !value.bytes().all(weir_wire::is_field_byte) {
+                    return Err(NO_VALUE);
+                }
+                cx.add_field(&name, value.as_bytes());
+            }
+        }
+        if let Some(body) = &self.body {
+            cx.replace_body(body);
+        }
+        Ok(())
+    }
+}
+
+/// Sends [`FAILED`] in the place of an answer that middleware could not change.
+pub(super) fn refuse_answer(middleware: &str, reason: &str) -> Flow {
+    tracing::warn!(middleware, reason, "middleware of answers failed: its request is answered 500");
+    Flow::Abort(Failure::internal(FAILED))
 }
 
 impl Answer {

@@ -1,4 +1,5 @@
-//! `coprocess_pre`, `coprocess_post`, and authentication by a service: middleware over gRPC (Tyk's driver `grpc`).
+//! `coprocess_pre`, `coprocess_post`, `coprocess_response`, and authentication by a service: middleware over gRPC (Tyk's driver
+//! `grpc`).
 //!
 //! A service gets each request as a message and returns it with changes, an answer in place of the upstream's, or the session of
 //! the caller. The protocol and what becomes of the answers are Tyk's.
@@ -15,14 +16,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{
     BuildCx, CompileCx, Compiled, Define, Flow, GrpcMethod, Invalid, Io, LocalFuture, PerRequest, Phases, Plugin,
-    RequestCx, Service, ServiceOptions,
+    RequestCx, ResponseCx, Service, ServiceOptions,
 };
 use weir_wire::method::Method;
 
 use super::body;
-use super::changes::{Answer, FAILED};
+use super::changes::{self, Answer, FAILED};
 use super::shared::{self, Known};
-use message::{HookType, Object};
+use message::{HookType, MiniRequest, Object};
 
 /// The field of the service's address.
 const SERVER: &str = "service.server";
@@ -37,6 +38,10 @@ pub(crate) struct Before;
 /// The definition of what runs behind it.
 #[derive(Debug)]
 pub(crate) struct Behind;
+
+/// The definition of what changes answers.
+#[derive(Debug)]
+pub(crate) struct Answers;
 
 /// The service, and what it is told of the API.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -75,6 +80,8 @@ pub(crate) struct Conf {
     post_key_auth: Vec<HookConf>,
     /// Functions before the upstream (`post`).
     post: Vec<HookConf>,
+    /// Functions for the answers of upstreams (`response`).
+    response: Vec<HookConf>,
 }
 
 impl Define for Before {
@@ -107,6 +114,53 @@ impl Define for Behind {
         let first = conf.post_key_auth.into_iter().map(|hook| (HookType::PostKeyAuth, hook));
         let hooks = first.chain(conf.post.into_iter().map(|hook| (HookType::Post, hook)));
         compile(conf.service, hooks.collect(), false, cx)
+    }
+}
+
+impl Define for Answers {
+    const NAME: &'static str = "coprocess_response";
+    const PRIORITY: i32 = 850;
+    const PHASES: Phases = Phases::RESPONSE;
+    const DOC: &'static str = "Middleware over gRPC for answers of upstreams.";
+    const EXAMPLE: &'static str =
+        "{service: {api_id: a, server: '127.0.0.1:5555'}, response: [{name: ChangeAnswer}]}\n";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let mut dispatcher = cx.ok(Dispatcher::compile(conf.service))?;
+        let hooks = conf.response.into();
+        Some(Compiled::build(move |build| {
+            let place = shared::place(build, &dispatcher.api);
+            dispatcher.build(build)?;
+            Ok(AnswerHooks { place, dispatcher, hooks })
+        }))
+    }
+}
+
+/// An instance for answers.
+#[derive(Debug)]
+struct AnswerHooks {
+    place: Arc<PerRequest<Known>>,
+    dispatcher: Dispatcher,
+    hooks: Box<[HookConf]>,
+}
+
+impl Plugin for AnswerHooks {
+    fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        shared::wait_with_answer(cx)
+    }
+
+    fn response_io<'a>(&'a self, cx: &'a mut ResponseCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            for hook in &self.hooks {
+                if let Err(reason) = self.dispatcher.run_answer(hook, cx, io, &self.place).await {
+                    return changes::refuse_answer(&hook.name, &reason);
+                }
+            }
+            Flow::Continue
+        })
     }
 }
 
@@ -201,19 +255,11 @@ impl Dispatcher {
         io: &dyn Io,
         place: &PerRequest<Known>,
     ) -> Result<(Option<Answer>, Object), String> {
-        let method = self.method.as_ref().ok_or("the service is not built")?;
         let has_session = !matches!(kind, HookType::Pre | HookType::CustomKeyCheck);
-        let session = place.get(cx).filter(|_| has_session).and_then(exchange::session);
-        let object = Object {
-            hook_type: kind.into(),
-            hook_name: hook.name.clone(),
-            request: Some(exchange::request(cx, hook.raw_body_only)),
-            metadata: session.as_ref().map(|session| session.metadata.clone()).unwrap_or_default(),
-            session,
-            spec: self.spec.clone(),
-        };
-        let answer = method.call(io, &object.encode_to_vec()).await.map_err(|error| error.to_string())?;
-        let mut object = Object::decode(&*answer).map_err(|error| format!("the answer cannot be read: {error}"))?;
+        let known = place.get(cx).filter(|_| has_session);
+        let body = cx.body().unwrap_or_default();
+        let request = exchange::request(cx.request(), cx.source(), body, hook.raw_body_only);
+        let mut object = self.call(io, self.object((kind, hook), request, known)).await?;
         let request = object.request.take().ok_or("the answer has no request")?;
         let new_method = Some(Method::parse(request.method.as_bytes())).filter(|method| *method != Method::Other);
         let is_changed = !request.method.is_empty() && request.method.as_bytes() != cx.request().method_bytes();
@@ -226,6 +272,48 @@ impl Dispatcher {
             shared::known(place, cx, |known| known.url = Some(url));
         }
         Ok((changes.answer, object))
+    }
+
+    /// Calls a function with an answer, and changes the answer as it wants.
+    ///
+    /// # Errors
+    /// Reason for which the answer cannot go on.
+    async fn run_answer(
+        &self,
+        hook: &HookConf,
+        cx: &mut ResponseCx<'_>,
+        io: &dyn Io,
+        place: &PerRequest<Known>,
+    ) -> Result<(), String> {
+        let raw_only = hook.raw_body_only;
+        let request = exchange::request(cx.request(), cx.source(), b"", raw_only);
+        let mut object = self.object((HookType::Response, hook), request, place.get(cx));
+        let response = exchange::response(cx.response(), cx.body().unwrap_or_default(), raw_only);
+        let sent = response.headers.clone();
+        object.response = Some(response);
+        let returned = self.call(io, object).await?.response.ok_or("the answer of the service has no response")?;
+        Ok(exchange::answer_changes(returned, &sent).apply(cx)?)
+    }
+
+    /// The message for a function.
+    fn object(&self, (kind, hook): (HookType, &HookConf), request: MiniRequest, known: Option<&Known>) -> Object {
+        let session = known.and_then(exchange::session);
+        Object {
+            hook_type: kind.into(),
+            hook_name: hook.name.clone(),
+            request: Some(request),
+            metadata: session.as_ref().map(|session| session.metadata.clone()).unwrap_or_default(),
+            session,
+            spec: self.spec.clone(),
+            response: None,
+        }
+    }
+
+    /// Sends a message; what came back.
+    async fn call(&self, io: &dyn Io, object: Object) -> Result<Object, String> {
+        let method = self.method.as_ref().ok_or("the service is not built")?;
+        let answer = method.call(io, &object.encode_to_vec()).await.map_err(|error| error.to_string())?;
+        Object::decode(&*answer).map_err(|error| format!("the answer cannot be read: {error}"))
     }
 }
 

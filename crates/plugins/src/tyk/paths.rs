@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{
-    BodyCx, BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Invalid, LogCx, Origin, PerRequest, Phases,
-    Plugin, RequestCx, ResponseCx,
+    BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Invalid, LogCx, Origin, PerRequest, Phases, Plugin,
+    RequestCx, ResponseCx,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -139,7 +139,7 @@ struct Other {
 impl Define for Paths {
     const NAME: &'static str = "paths";
     const PRIORITY: i32 = 900;
-    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
+    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::LOG);
     const DOC: &'static str = "What is done with requests by paths, and the target that the upstream receives.";
     const EXAMPLE: &'static str = "{api_id: a, listen_path: /a/, strip_listen_path: true, target: /, versions: [{}]}\n";
 
@@ -167,14 +167,13 @@ impl Define for Paths {
             }
             let place = shared::place(build, &api);
             let events = Arc::new(events.build(build)?);
-            let (asked, transformed) = (PerRequest::new(), PerRequest::new());
+            let asked = PerRequest::new();
             let accepts = FieldName::constant("Accept-Encoding");
             Ok(Chain {
                 api: api.into(),
                 events,
                 place,
                 asked,
-                transformed,
                 accepts,
                 listen,
                 strip,
@@ -293,8 +292,6 @@ struct Chain {
     place: Arc<PerRequest<Known>>,
     /// The breaker that let a request through.
     asked: PerRequest<Arc<Breaker>>,
-    /// The transform of the body of an answer, and its data.
-    transformed: PerRequest<(Arc<Transform>, Extra)>,
     /// `Accept-Encoding`.
     accepts: FieldName,
     listen: ListenPath,
@@ -309,9 +306,6 @@ impl Plugin for Chain {
         let has_edits = |version: &Version| !version.responses.is_empty() || !version.response_edits.0.is_empty();
         let has_transforms = self.versions.iter().any(|version| !version.response_transforms.0.is_empty());
         let mut phases = declared;
-        if !has_transforms {
-            phases = phases.without(Phases::BODY);
-        }
         if !has_transforms && !self.versions.iter().any(has_edits) {
             phases = phases.without(Phases::RESPONSE);
         }
@@ -339,33 +333,19 @@ impl Plugin for Chain {
         let mut rest = cx.take_scratch();
         self.listen.write_rest(cx.request(), &mut rest);
         let path = rest.get(skipped..).unwrap_or_default();
-        version.responses.change_response(cx, meta.as_deref(), self.has_context);
-        if let Some(edits) = version.response_edits.find(cx.request().method_bytes(), path) {
-            edits.change_response(cx, meta.as_deref(), self.has_context);
-        }
-        if let Some(transform) = version.response_transforms.find(cx.request().method_bytes(), path)
-            && cx.response().origin == Origin::Upstream
-        {
-            self.prepare(cx, transform, meta);
+        let transform = version.response_transforms.find(cx.request().method_bytes(), path);
+        let flow = match transform.filter(|_| cx.response().origin == Origin::Upstream) {
+            Some(transform) => self.transform_answer(cx, transform, meta.clone()),
+            None => Flow::Continue,
+        };
+        if flow == Flow::Continue {
+            version.responses.change_response(cx, meta.as_deref(), self.has_context);
+            if let Some(edits) = version.response_edits.find(cx.request().method_bytes(), path) {
+                edits.change_response(cx, meta.as_deref(), self.has_context);
+            }
         }
         cx.put_scratch(rest);
-        Flow::Continue
-    }
-
-    fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, _: bool) -> Flow {
-        let Some((transform, extra)) = self.transformed.take(cx) else { return Flow::Continue };
-        match transform.apply(piece, &extra) {
-            Ok(Some(body)) => {
-                piece.clear();
-                piece.extend_from_slice(body.as_bytes());
-                Flow::Continue
-            }
-            Ok(None) => Flow::Continue,
-            Err(error) => {
-                tracing::warn!(%error, "the body of an answer cannot be transformed");
-                Flow::Abort(Failure::internal("a template failed"))
-            }
-        }
+        flow
     }
 
     fn log(&self, cx: &LogCx<'_>) {
@@ -395,15 +375,28 @@ impl Chain {
         }
     }
 
-    /// Has the body of an answer collected, so that it can be transformed.
-    fn prepare(&self, cx: &mut ResponseCx<'_>, transform: &Arc<Transform>, meta: Option<Arc<values::Meta>>) {
+    /// Makes the new body of an answer, once the whole of the old one is there.
+    fn transform_answer(
+        &self,
+        cx: &mut ResponseCx<'_>,
+        transform: &Transform,
+        meta: Option<Arc<values::Meta>>,
+    ) -> Flow {
         if cx.response().field_str("content-encoding").is_some_and(|coding| coding != b"identity") {
             tracing::warn!("an upstream encodes its answers unasked: their bodies are not transformed");
-            return;
+            return Flow::Continue;
         }
+        let Some(old) = cx.body() else { return Flow::AwaitBody };
         let extra = Extra::of(cx.request(), cx.source(), meta, self.has_context);
-        self.transformed.put(cx, (Arc::clone(transform), extra));
-        cx.filter_body(true);
+        match transform.apply(old, &extra) {
+            Ok(Some(new)) => cx.replace_body(new.as_bytes()),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the body of an answer cannot be transformed");
+                return Flow::Abort(Failure::internal("a template failed"));
+            }
+        }
+        Flow::Continue
     }
 
     /// Makes the new body of a request, once the whole of the old one is there.

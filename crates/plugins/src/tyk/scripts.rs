@@ -1,5 +1,6 @@
-//! `pre` and `post`: middleware in JavaScript, before and behind authentication.
+//! `pre`, `post` and `response`: middleware in JavaScript, before and behind authentication and for answers.
 
+mod answers;
 mod check;
 mod exchange;
 mod runner;
@@ -19,6 +20,7 @@ use super::body;
 use super::changes::{Answer, FAILED};
 use super::sessions::remote;
 use super::shared::{self, Known};
+pub(crate) use answers::Answers;
 pub(super) use check::Check;
 use exchange::{Beside, Returned};
 pub(super) use runner::{Compiled as Scripts, Runner};
@@ -132,8 +134,7 @@ impl Plugin for Chain {
     }
 
     fn wait_limit(&self) -> Option<Duration> {
-        // Each call has a limit of its own, within which it is answered.
-        Some(self.runner.time() * (2 * u32::try_from(self.middleware.len()).unwrap_or(1) + 1))
+        Some(self.runner.time_of(self.middleware.len()))
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
@@ -172,7 +173,8 @@ async fn run(
     cx: &mut RequestCx<'_>,
     place: &PerRequest<Known>,
 ) -> Result<(Option<Answer>, Beside), String> {
-    let text = runner.run(name, &exchange::request(cx), session).await?;
+    let request = exchange::request(cx.request(), cx.source(), cx.body().unwrap_or_default());
+    let text = runner.run(name, &request, session).await?;
     let (changes, beside) = Returned::parse(&text)?.changes(cx.body().unwrap_or_default())?;
     changes.apply(cx).map_err(|reason| format!("what it returned cannot be used: {reason}"))?;
     if let Some(url) = changes.new_url(cx) {

@@ -25,7 +25,7 @@ pub use policies::Policies;
 pub use records::Records;
 pub use remote::{Counted, RemoteSessions};
 pub(crate) use session::write_quota_name;
-pub use session::{Allowed, Bound, FieldDepth, GraphqlRights, Limits, Password, Right, Session, TypeFields};
+pub use session::{Allowed, Bound, FieldDepth, GraphqlRights, Limits, Password, Right, Rights, Session, TypeFields};
 
 /// Name of the session of an organisation, which is also its key in Redis.
 #[must_use]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
-use weir_plugin::{BuildCx, Flow, PerRequest, Request, RequestCx};
+use weir_plugin::{BuildCx, Flow, Origin, PerRequest, Request, RequestCx, ResponseCx};
 
 use super::patterns::{compile, is_plain, pattern_of};
 use super::sessions::{Counted, Session};
@@ -127,6 +127,15 @@ pub(super) fn text(bytes: &[u8]) -> String {
 /// Lets a hook wait once the whole body of the request is there.
 pub(super) fn wait_with_body(cx: &RequestCx<'_>) -> Flow {
     if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
+}
+
+/// Lets a hook wait once the whole body of an upstream's answer is there. Answers of the gateway's own pass.
+pub(super) fn wait_with_answer(cx: &ResponseCx<'_>) -> Flow {
+    match cx.body() {
+        _ if cx.response().origin != Origin::Upstream => Flow::Continue,
+        None => Flow::AwaitBody,
+        Some(_) => Flow::Suspend,
+    }
 }
 
 /// Changes [`Known`], which is made where it is not there yet.

@@ -61,7 +61,7 @@ impl<D: Downstream> Runner<D> {
 
     /// Runs the response phases over an answer made here.
     async fn finish_reply(&mut self, x: &mut Exchange, local: &Local) -> Result<(), Failure> {
-        self.response_phases(x, local).await?;
+        self.response_phases(x, local, None).await?;
         if x.response.filtered {
             let mut body = std::mem::take(&mut x.response.body);
             let done = phases::on_body(x, &local.snapshot, &mut body, true);

@@ -17,7 +17,7 @@ use super::body::client_gone;
 use super::forward::{Attempt, PendingResponse, end_try, reason_of_reset};
 use super::upload::BodyCopy;
 use super::{Outcome, Runner, grpc, reply};
-use crate::downstream::{Downstream, Following};
+use crate::downstream::{Downstream, Following, Presence};
 use crate::phases;
 use crate::relay::{self, Broken, Piece, Relay, Source};
 use crate::snapshot::Snapshot;
@@ -44,6 +44,79 @@ enum Broke {
 
 /// The time of a gRPC call is over.
 const OVER: Failure = Failure::upstream(504, "deadline exceeded");
+
+/// The rest of an upstream's answer, which is still to come.
+pub(super) struct Rest<'a> {
+    pub(super) node: &'a mut NodeConnection,
+    /// Longest time between two reads, in milliseconds.
+    pub(super) read_ms: u64,
+}
+
+impl<D: Presence> Runner<D> {
+    /// Collects the whole body for a plugin that asked for it. An answer without one keeps what its head says of it.
+    pub(super) async fn collect_for_plugin(
+        &self,
+        x: &mut Exchange,
+        rest: Option<&mut Rest<'_>>,
+    ) -> Result<(), Failure> {
+        match rest {
+            Some(Rest { node, read_ms }) if !is_bodyless(x) => {
+                self.collect(x, node, *read_ms, self.worker.options.buffered_body).await
+            }
+            _ => {
+                x.response.is_bodyless = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the whole body of the node into [`Response::body`](weir_plugin::Response::body).
+    async fn collect(
+        &self,
+        x: &mut Exchange,
+        node: &mut NodeConnection,
+        read_ms: u64,
+        limit: usize,
+    ) -> Result<(), Failure> {
+        self.timer.set(read_ms);
+        loop {
+            let (more, len) = (x.response.buffer.len(), x.response.body.len());
+            if x.response.body.capacity() - len < more {
+                let room = (2 * x.response.body.capacity()).max(len + more);
+                // Twice, for it is copied behind the head that the client gets.
+                if room > BUFFER && !x.may_grow(2 * room) {
+                    return Err(NO_ROOM);
+                }
+                x.response.body.reserve_exact(room - len);
+            }
+            let response = &mut x.response;
+            let (content, trailers) = (&mut response.body, &mut response.trailers);
+            let ended = relay::take_parts(node, &response.buffer, content, trailers).map_err(bad_body)?;
+            if response.body.len() > limit {
+                return Err(RESPONSE_TOO_LARGE);
+            }
+            if ended {
+                break;
+            }
+            node.make_room(&mut response.buffer);
+            let (down, timer) = (&self.down, &self.timer);
+            let read = poll_fn(|cx| match node.poll_receive(cx, &mut response.buffer) {
+                Poll::Ready(read) => Poll::Ready(Ok(read.ok())),
+                Poll::Pending if down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
+                Poll::Pending => timer.poll_expired(cx).map(|()| Ok(None)),
+            });
+            match read.await? {
+                // Trailers that came with the end are taken.
+                Some(0) if node.end_by_close() => {}
+                Some(n) if n > 0 => timer.set(read_ms),
+                _ if self.timer.is_over() => return Err(OVER),
+                _ => return Err(Failure::upstream(502, "response body cut short")),
+            }
+        }
+        x.response.source = weir_plugin::BodySource::Here;
+        Ok(())
+    }
+}
 
 impl<D: Downstream> Runner<D> {
     /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
@@ -95,7 +168,8 @@ impl<D: Downstream> Runner<D> {
         if code >= 500 || self.worker.options.show_upstream_status {
             reply::add_upstream_status(x);
         }
-        self.response_phases(x, attempt.local).await?;
+        let rest = pending.node.as_mut().map(|node| Rest { node, read_ms: attempt.timeouts.read });
+        self.response_phases(x, attempt.local, rest).await?;
         if x.response.collected && x.response.filtered && !reply::is_replaced(x) {
             let Some(node) = &mut pending.node else { return Err(Failure::internal("node given away early")) };
             self.collect(x, node, attempt.timeouts.read, self.worker.options.buffered_body).await?;
@@ -106,53 +180,6 @@ impl<D: Downstream> Runner<D> {
             x.response.body = body;
             done?;
         }
-        Ok(())
-    }
-
-    /// Reads the whole body of the node into [`Response::body`](weir_plugin::Response::body).
-    async fn collect(
-        &mut self,
-        x: &mut Exchange,
-        node: &mut NodeConnection,
-        read_ms: u64,
-        limit: usize,
-    ) -> Result<(), Failure> {
-        self.timer.set(read_ms);
-        loop {
-            let (more, len) = (x.response.buffer.len(), x.response.body.len());
-            if x.response.body.capacity() - len < more {
-                let room = (2 * x.response.body.capacity()).max(len + more);
-                // Twice, for it is copied behind the head that the client gets.
-                if room > BUFFER && !x.may_grow(2 * room) {
-                    return Err(NO_ROOM);
-                }
-                x.response.body.reserve_exact(room - len);
-            }
-            let response = &mut x.response;
-            let (content, trailers) = (&mut response.body, &mut response.trailers);
-            let ended = relay::take_parts(node, &response.buffer, content, trailers).map_err(bad_body)?;
-            if response.body.len() > limit {
-                return Err(RESPONSE_TOO_LARGE);
-            }
-            if ended {
-                break;
-            }
-            node.make_room(&mut response.buffer);
-            let (down, timer) = (&self.down, &self.timer);
-            let read = poll_fn(|cx| match node.poll_receive(cx, &mut response.buffer) {
-                Poll::Ready(read) => Poll::Ready(Ok(read.ok())),
-                Poll::Pending if down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
-                Poll::Pending => timer.poll_expired(cx).map(|()| Ok(None)),
-            });
-            match read.await? {
-                // Trailers that came with the end are taken.
-                Some(0) if node.end_by_close() => {}
-                Some(n) if n > 0 => timer.set(read_ms),
-                _ if self.timer.is_over() => return Err(OVER),
-                _ => return Err(Failure::upstream(502, "response body cut short")),
-            }
-        }
-        x.response.source = weir_plugin::BodySource::Here;
         Ok(())
     }
 
@@ -227,7 +254,7 @@ impl<D: Downstream> Runner<D> {
         attempt: &Attempt<'_>,
         pending: &mut PendingResponse,
     ) -> Outcome {
-        let bodyless = status::is_bodyless(x.response.head.status) || x.request.method() == Method::Head;
+        let bodyless = is_bodyless(x);
         let content = x.response.head.content;
         let filtered = x.response.filtered && !bodyless;
         if filtered {
@@ -507,6 +534,11 @@ impl ResponseStream<'_> {
             }
         }
     }
+}
+
+/// True for an answer that has no body, whatever its head says.
+fn is_bodyless(x: &Exchange) -> bool {
+    status::is_bodyless(x.response.head.status) || x.request.method() == Method::Head
 }
 
 /// Lets the plugins see what has arrived, which is in [`Exchange::scratch`] then; true when that was the last of it.

@@ -40,7 +40,7 @@ impl<D: Downstream> Runner<D> {
         mut node: NodeConnection,
         timeouts: Timeouts,
     ) -> Outcome {
-        if node.bytes().is_none() || self.response_phases(x, local).await.is_err() {
+        if node.bytes().is_none() || self.response_phases(x, local, None).await.is_err() {
             node.discard(&self.worker.recorder);
             return Outcome::Cut;
         }

@@ -9,9 +9,10 @@ use weir_plugin::{Failure, Flow, LocalFuture, Side};
 use super::Runner;
 use super::body::client_gone;
 use super::callout::WorkerIo;
+use super::response::Rest;
 use crate::chain::Step;
 use crate::downstream::Presence;
-use crate::phases::Responses;
+use crate::phases::{Pause, Responses};
 use crate::snapshot::Local;
 
 /// A plugin has not come to an end within its time.
@@ -27,18 +28,36 @@ impl<D: Presence> Runner<D> {
         flow
     }
 
-    /// Runs the response phases, with the plugins in them that have to wait.
-    pub(super) async fn response_phases(&self, x: &mut Exchange, local: &Local) -> Result<(), Failure> {
+    /// Runs the response phases, with the plugins in them that have to wait. `rest` is what may be still to come of an
+    /// upstream's answer.
+    pub(super) async fn response_phases(
+        &mut self,
+        x: &mut Exchange,
+        local: &Local,
+        mut rest: Option<Rest<'_>>,
+    ) -> Result<(), Failure> {
         let mut responses = Responses::begin(x);
-        while let Some(step) = responses.run(x, &local.snapshot)? {
-            let io = WorkerIo::new(&self.worker, local, step.kind);
-            let mut cx = host::response(x);
-            let flow = self.wait(step, step.plugin.response_io(&mut cx, &io)).await?;
-            x.times.now = self.worker.clock.refresh();
-            match flow {
-                Flow::Abort(failure) => return Err(failure),
-                Flow::Suspend => return Err(Failure::internal("plugin suspended twice")),
-                Flow::Continue | Flow::Respond(_) | Flow::AwaitBody => {}
+        while let Some(mut pause) = responses.run(x, &local.snapshot)? {
+            // A plugin may wait several times.
+            loop {
+                let next = match pause {
+                    Pause::Body(step) => {
+                        self.collect_for_plugin(x, rest.as_mut()).await?;
+                        Responses::collected(step, x)?
+                    }
+                    Pause::Plugin(step) => {
+                        let io = WorkerIo::new(&self.worker, local, step.kind);
+                        let mut cx = host::response(x);
+                        let flow = self.wait(step, step.plugin.response_io(&mut cx, &io)).await?;
+                        x.times.now = self.worker.clock.refresh();
+                        if flow == Flow::Suspend {
+                            return Err(Failure::internal("plugin suspended twice"));
+                        }
+                        Responses::judge(flow, step, x)?
+                    }
+                };
+                let Some(next) = next else { break };
+                pause = next;
             }
         }
         Ok(())

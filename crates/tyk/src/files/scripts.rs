@@ -17,9 +17,11 @@ pub(super) fn add(definition: &str, paths: &mut Vec<String>) {
         "custom_middleware.pre",
         "custom_middleware.post_key_auth",
         "custom_middleware.post",
+        "custom_middleware.response",
         "x-tyk-api-gateway.middleware.global.prePlugins",
         "x-tyk-api-gateway.middleware.global.postAuthenticationPlugins",
         "x-tyk-api-gateway.middleware.global.postPlugins",
+        "x-tyk-api-gateway.middleware.global.responsePlugins",
     ] {
         for hook in at(list).and_then(Value::as_array).into_iter().flatten() {
             let is_off =

@@ -38,13 +38,14 @@ pub(super) fn add(
     }
     let pre = hooks(api, "pre");
     let post = [hooks(api, "post_key_auth"), hooks(api, "post")].concat();
-    let has_hooks = !pre.is_empty() || !post.is_empty();
+    let response = hooks(api, "response");
+    let has_hooks = [&pre, &post, &response].iter().any(|hooks| !hooks.is_empty());
     if has_hooks && !is_script(driver) {
         found
             .push(api.fault("custom_middleware.driver", format!("middleware in '{driver}' is not supported: {OTHER}")));
         return;
     }
-    for (plugin, hooks) in [("pre", pre), ("post", post)] {
+    for (plugin, hooks) in [("pre", pre), ("post", post), ("response", response)] {
         if !hooks.is_empty()
             && let Some(made) = self::plugin(api, id, plugin, &hooks, (conf, scripts), found)
         {
@@ -65,9 +66,11 @@ fn add_services(api: &Definition, id: &str, conf: &Conf, plugins: &mut Node, fou
         }
         all
     };
-    for (plugin, mut made) in
-        [("coprocess_pre", hooks(&["pre"])), ("coprocess_post", hooks(&["post_key_auth", "post"]))]
-    {
+    for (plugin, mut made) in [
+        ("coprocess_pre", hooks(&["pre"])),
+        ("coprocess_post", hooks(&["post_key_auth", "post"])),
+        ("coprocess_response", hooks(&["response"])),
+    ] {
         if made.as_map().is_some_and(<[_]>::is_empty) {
             continue;
         }

@@ -244,9 +244,12 @@ fn hook(written: &Value) -> Value {
 /// The hooks of middleware.
 pub(super) fn middleware(tyk: &Value) -> Value {
     let mut made = json!({ "driver": at(tyk, "middleware.global.pluginConfig.driver") });
-    for (written, field) in
-        [("prePlugins", "pre"), ("postAuthenticationPlugins", "post_key_auth"), ("postPlugins", "post")]
-    {
+    for (written, field) in [
+        ("prePlugins", "pre"),
+        ("postAuthenticationPlugins", "post_key_auth"),
+        ("postPlugins", "post"),
+        ("responsePlugins", "response"),
+    ] {
         let hooks = at(tyk, &format!("middleware.global.{written}")).and_then(Value::as_array).into_iter().flatten();
         let hooks = hooks.filter(|hook| is_enabled(Some(hook)));
         made[field] = hooks.map(hook).collect();

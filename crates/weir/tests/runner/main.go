@@ -61,3 +61,23 @@ func (*driven) RequestFilter(given interface{}, w http.ResponseWriter, r pkgHTTP
 		r.SetPath([]byte("no path"))
 	}
 }
+
+func (*driven) ResponseFilter(given interface{}, w pkgHTTP.Response) {
+	c := given.(conf)
+	switch c.Do {
+	case "headers":
+		host, _ := w.Var("host")
+		w.Header().Set("X-Runner", fmt.Sprint(c.Name, " ", w.StatusCode(), " ", w.Header().Get("X-In"), " ", string(host)))
+		w.Header().Set("X-In", "out")
+		w.Header().Del("X-Gone")
+	case "status":
+		w.WriteHeader(418)
+	case "body":
+		body, err := w.ReadBody()
+		w.Write([]byte(fmt.Sprint("changed ", string(body), err)))
+	case "die":
+		os.Exit(7)
+	case "wrong":
+		w.WriteHeader(99)
+	}
+}

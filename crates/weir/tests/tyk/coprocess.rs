@@ -4,9 +4,9 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::{Site, error, keyless, send, told};
+use super::{Site, error, key, keyed, keyless, right, send, told};
 use crate::grpc::{Service, peer};
-use crate::harness::{Gateway, Start, h2_origin, weir};
+use crate::harness::{Answer, Gateway, Origin, Start, h2_origin, weir};
 
 /// The service with the functions of `tests/coprocess_peer.py`.
 fn service() -> Service {
@@ -90,6 +90,67 @@ fn functions_answer_in_the_upstreams_place() {
     }
     assert_eq!(send(&gateway, "GET /gr/?code=0").status, 200);
     assert_eq!(site.origin.requests().len(), 1);
+}
+
+/// A definition with functions for answers.
+fn with_answer_hooks(mut definition: Value, names: &[&str]) -> Value {
+    let hooks: Vec<_> = names.iter().map(|name| json!({"name": name, "path": ""})).collect();
+    definition["custom_middleware"] = json!({"response": hooks, "driver": "grpc"});
+    definition
+}
+
+#[test]
+fn functions_change_answers() {
+    let origin = Origin::answering(|request| {
+        let status = if request.target.contains("none") { "204 None" } else { "200 OK" };
+        let length = if request.target.contains("none") { "" } else { "Content-Length: 5\r\n" };
+        let body = if request.target.contains("none") || request.method == "HEAD" { "" } else { "hello" };
+        Answer::keep(format!("HTTP/1.1 {status}\r\nX-Two: 1\r\nX-Two: 2\r\nX-Gone: g\r\n{length}\r\n{body}"))
+    });
+    let (site, service) = (Site::at(origin), service());
+    site.api("an", with_answer_hooks(keyed("an"), &["tell_answer", "change_answer"]));
+    site.api("mv", with_answer_hooks(keyless("mv", "/mv/", "/"), &["all_values"]));
+    let gateway = start(&site, &service.node);
+    let session = json!({"quota_max": 9, "quota_renewal_rate": 60, "meta_data": {"name": "n"}});
+    let key = key(&gateway, &right("an", session));
+    let response = send(&gateway, &format!("POST /an/x?p=1\nAuthorization: {key}\n\nbody"));
+    assert_eq!(told(&response), (201, "HELLO".to_owned()));
+    let fields = ["X-New", "X-Gone", "X-RateLimit-Remaining", "Content-Length"].map(|name| response.field(name));
+    assert_eq!(fields, [Some("new"), None, Some("8"), Some("5")], "{response:?}");
+    assert_eq!(response.fields.all("X-Two"), ["first", "2"]);
+    let facts: Value = serde_json::from_str(response.field("X-Told").expect("facts")).expect("JSON");
+    assert_eq!(
+        facts,
+        json!({
+            "hook": "Response", "status": 200, "body": "hello", "raw": 5, "single": "1", "two": [["1", "2"]],
+            "method": "POST", "url": "/an/x?p=1", "name": "n",
+        })
+    );
+    // Answers without a body, and those of the gateway's own.
+    let response = send(&gateway, &format!("HEAD /an/x\nAuthorization: {key}"));
+    assert_eq!((response.status, response.field("X-New")), (201, Some("new")));
+    assert_eq!(send(&gateway, &format!("GET /an/none\nAuthorization: {key}")).field("X-New"), Some("new"));
+    assert_eq!(send(&gateway, "GET /an/x").field("X-New"), None);
+    // Headers of several values, where those of single values were left as they are.
+    let response = send(&gateway, "GET /mv/x");
+    assert_eq!((response.fields.all("X-Many"), response.fields.all("X-Two")), (vec!["a", "b"], vec!["1", "2"]));
+}
+
+#[test]
+fn an_answer_that_cannot_be_changed_is_not_sent() {
+    let (site, service) = (Site::new(), service());
+    for name in ["fail", "no_answer", "bad_status", "answer_of_two_lines", "tell_answer"] {
+        let path = format!("/{name}/");
+        site.api(name, with_answer_hooks(keyless(name, &path, "/"), &[name]));
+    }
+    let gateway = start(&site, &service.node);
+    let failed = (500, error("Middleware error"));
+    for target in ["/fail/", "/no_answer/", "/bad_status/?code=0", "/bad_status/?code=1000", "/answer_of_two_lines/"] {
+        assert_eq!(told(&send(&gateway, &format!("GET {target}"))), failed, "{target}");
+    }
+    assert_eq!(send(&gateway, "GET /tell_answer/").status, 200);
+    drop(service);
+    assert_eq!(told(&send(&gateway, "GET /tell_answer/")), failed);
 }
 
 #[test]

@@ -114,6 +114,97 @@ fn scripts_change_requests_and_answer() {
     assert_eq!(site.origin.last().field("X-Batch"), Some("200 PUT /one?a=1 t,0 undefined"));
 }
 
+/// A middleware for answers with this function.
+fn of_answers(name: &str, body: &str) -> String {
+    format!(
+        "var {name} = new TykJS.TykMiddleware.NewMiddleware({{}});
+         {name}.NewProcessResponse(function(response, request, session, config) {{
+             {body}
+             return {name}.ReturnResponseData(response, session.meta_data);
+         }});"
+    )
+}
+
+#[test]
+fn scripts_change_answers() {
+    let origin = Origin::answering(|request| {
+        let body = if request.target.starts_with("/bytes") { &b"\xff\xfe"[..] } else { b"{\"a\": \"b\"}" };
+        let head =
+            format!("HTTP/1.1 200 OK\r\nX-Two: 1\r\nX-Two: 2\r\nX-Gone: g\r\nContent-Length: {}\r\n\r\n", body.len());
+        Answer::keep([head.as_bytes(), body].concat())
+    });
+    let site = Site::at(origin);
+    script(
+        &site,
+        "changes",
+        &of_answers(
+            "changes",
+            "var told = [response.StatusCode, response.Headers['X-Two'].join('+'), request.Method, request.URL, config.APIID];
+             response.SetHeaders['X-Told'] = told.join(' ');
+             response.DeleteHeaders.push('X-Gone');
+             if (request.Params.code) { response.StatusCode = parseInt(request.Params.code[0]); }
+             if (request.Params.body) { response.Body = response.Body + '!'; }
+             if (request.Params['throw']) { throw new Error('thrown'); }
+             if (request.Params.loop) { while (true) {} }
+             if (request.Params.lines) { response.SetHeaders['X-Told'] = 'a\\nb'; }",
+        ),
+    );
+    script(&site, "again", &of_answers("again", "response.Body = response.Body + '?';"));
+    script(&site, "none", &of_answers("none", "return;"));
+    let with = |id: &str, names: &[&str]| {
+        let mut definition = keyless(id, &format!("/{id}/"), "/");
+        let hook = |name: &&str| json!({"name": name, "path": format!("./middleware/{name}.js")});
+        definition["custom_middleware"] =
+            json!({"response": names.iter().map(hook).collect::<Vec<_>>(), "driver": "otto"});
+        definition
+    };
+    let mut both = with("both", &["changes", "again"]);
+    let template = crate::signatures::base64(b"<{{.a}}>");
+    both["version_data"]["versions"]["Default"] = json!({
+        "name": "Default", "use_extended_paths": true, "extended_paths": {
+            "transform_response": [{"path": "/t", "method": "GET", "template_data": {
+                "template_mode": "blob", "template_source": template, "input_type": "json", "enable_session": false}}],
+            "cache": ["/kept"],
+        },
+    });
+    both["cache_options"] = json!({"enable_cache": true, "cache_timeout": 60});
+    site.api("both", both);
+    site.api("one", with("one", &["changes"]));
+    site.api("none", with("none", &["none"]));
+    let gateway = crate::harness::Start::at(&site.conf(json!({"jsvm_timeout": 1, "enable_jsvm": true}))).start();
+    let response = send(&gateway, "GET /one/a?body=1&code=203");
+    assert_eq!(told(&response), (203, "{\"a\": \"b\"}!".to_owned()));
+    let fields = ["X-Told", "X-Gone"].map(|name| response.field(name));
+    assert_eq!(fields, [Some("200 1+2 GET /one/a?body=1&code=203 one"), None]);
+    // A body that is no text, which the script leaves as it is.
+    assert_eq!(send(&gateway, "GET /one/bytes").body, b"\xff\xfe");
+    // Behind the templates of paths, one after the other; what is kept is the new answer.
+    assert_eq!(told(&send(&gateway, "GET /both/t?body=1")), (200, "<b>!?".to_owned()));
+    for is_kept in [false, true] {
+        let response = send(&gateway, "GET /both/kept");
+        let kept = response.field("X-Tyk-Cached-Response").is_some();
+        assert_eq!((told(&response), kept), ((200, "{\"a\": \"b\"}?".to_owned()), is_kept));
+        assert!(response.field("X-Told").is_some());
+    }
+    for target in ["/one/?throw=1", "/one/?loop=1", "/one/?lines=1", "/one/?code=99", "/none/"] {
+        assert_eq!(told(&send(&gateway, &format!("GET {target}"))), (500, error("Middleware error")), "{target}");
+    }
+    assert_eq!(send(&gateway, "GET /one/a").status, 200, "others go on");
+}
+
+#[test]
+fn a_script_without_a_function_for_answers_is_refused() {
+    let site = Site::new();
+    script(&site, "own", &middleware("own", ""));
+    let mut definition = keyless("a", "/a/", "/");
+    let hook = json!({"name": "own", "path": "./middleware/own.js"});
+    definition["custom_middleware"] = json!({"response": [hook], "driver": "otto"});
+    site.api("a", definition);
+    let (status, out, err) = weir(&["check", &site.apps().display().to_string()]);
+    let told = out + &err;
+    assert!(status != 0 && told.contains("own is no middleware of answers: expected NewProcessResponse"), "{told}");
+}
+
 #[test]
 fn scripts_run_before_authentication_and_behind_it() {
     let site = Site::new();
@@ -153,6 +244,7 @@ fn scripts_run_before_authentication_and_behind_it() {
 fn definitions_in_the_oas_form_have_the_same() {
     let site = Site::new();
     script(&site, "seen", &middleware("seen", "request.SetHeaders['X-Seen'] = config.APIID;"));
+    script(&site, "answer", &of_answers("answer", "response.SetHeaders['X-Own'] = config.APIID;"));
     let template = crate::signatures::base64(b"{\"to\": \"{{.from}}\"}");
     site.api("oas", json!({
         "openapi": "3.0.3", "info": {"title": "oas", "version": "1"},
@@ -170,7 +262,8 @@ fn definitions_in_the_oas_form_have_the_same() {
                     "trafficLogs": {"enabled": true}, "pluginConfig": {"driver": "otto"},
                     "cache": {"enabled": true, "timeout": 60},
                     "prePlugins": [{"enabled": true, "functionName": "seen", "path": "middleware/seen.js", "rawBodyOnly": false}],
-                    "postPlugins": [{"enabled": false, "functionName": "gone", "path": "middleware/gone.js"}]
+                    "postPlugins": [{"enabled": false, "functionName": "gone", "path": "middleware/gone.js"}],
+                    "responsePlugins": [{"enabled": true, "functionName": "answer", "path": "middleware/answer.js"}]
                 },
                 "operations": {
                     "tpost": {"transformRequestBody": {"enabled": true, "format": "json", "path": "", "body": template}},
@@ -181,8 +274,9 @@ fn definitions_in_the_oas_form_have_the_same() {
         }
     }));
     let gateway = site.start();
-    let body = told(&send(&gateway, "POST /oas/t\n\n{\"from\": \"a\"}"));
-    assert_eq!(body, (200, "{\"to\": \"a\"}".to_owned()));
+    let response = send(&gateway, "POST /oas/t\n\n{\"from\": \"a\"}");
+    assert_eq!(told(&response), (200, "{\"to\": \"a\"}".to_owned()));
+    assert_eq!(response.field("X-Own"), Some("oas"));
     assert_eq!(site.origin.last().field("X-Seen"), Some("oas"));
     let cached = |path: &str| send(&gateway, &format!("GET {path}")).field("X-Tyk-Cached-Response").is_some();
     assert_eq!([cached("/oas/c"), cached("/oas/c"), cached("/oas/b"), cached("/oas/b")], [false, true, false, false]);

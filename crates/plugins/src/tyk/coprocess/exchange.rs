@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use weir_expr::Variable;
-use weir_plugin::RequestCx;
+use weir_expr::{Source, Variable};
+use weir_plugin::{Request, Response};
 
-use super::message::{AccessDefinition, AccessSpec, MiniRequest, Object, ReturnOverrides, SessionState};
+use super::message::{
+    AccessDefinition, AccessSpec, Header, MiniRequest, Object, ResponseObject, ReturnOverrides, SessionState,
+};
 use crate::tyk::batch::canonical;
-use crate::tyk::changes::{Answer, Changes, url};
+use crate::tyk::changes::{Answer, AnswerChanges, Changes, is_gateways, url};
 use crate::tyk::shared::{Known, text};
 
 /// The request as it is.
-pub(super) fn request(cx: &RequestCx<'_>, raw_body_only: bool) -> MiniRequest {
-    let request = cx.request();
+pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8], raw_body_only: bool) -> MiniRequest {
     let (mut headers, mut params) = (BTreeMap::new(), BTreeMap::new());
     // Of several values the first counts.
     for (name, value) in request.head.fields.iter(request.buffer.bytes()) {
@@ -24,12 +25,12 @@ pub(super) fn request(cx: &RequestCx<'_>, raw_body_only: bool) -> MiniRequest {
         params.entry(text(name)).or_insert_with(|| text(value.text()));
     }
     let mut scheme = Vec::new();
-    cx.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
-    let (body, url) = (cx.body().unwrap_or_default(), text(&url(request)));
+    source.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
+    let url = text(&url(request));
     MiniRequest {
         headers,
         params,
-        body: std::str::from_utf8(body).ok().filter(|_| !raw_body_only).unwrap_or_default().to_owned(),
+        body: readable(body, raw_body_only),
         raw_body: body.to_vec(),
         method: text(request.method_bytes()),
         request_uri: url.clone(),
@@ -37,6 +38,55 @@ pub(super) fn request(cx: &RequestCx<'_>, raw_body_only: bool) -> MiniRequest {
         scheme: text(&scheme),
         return_overrides: Some(ReturnOverrides { response_code: -1, ..ReturnOverrides::default() }),
         ..MiniRequest::default()
+    }
+}
+
+/// A body as a text; empty where it is none, or not asked for.
+fn readable(body: &[u8], raw_body_only: bool) -> String {
+    std::str::from_utf8(body).ok().filter(|_| !raw_body_only).unwrap_or_default().to_owned()
+}
+
+/// The answer as it is.
+pub(super) fn response(response: &Response, body: &[u8], raw_body_only: bool) -> ResponseObject {
+    let mut made = ResponseObject {
+        status_code: response.status().into(),
+        raw_body: body.to_vec(),
+        body: readable(body, raw_body_only),
+        ..ResponseObject::default()
+    };
+    for (name, value) in response.head.fields.sent(response.buffer.bytes()).filter(|(name, _)| !is_gateways(name)) {
+        let (key, value) = (canonical(&text(name)), text(value));
+        match made.multivalue_headers.iter_mut().find(|header| header.key == key) {
+            Some(header) => header.values.push(value),
+            None => {
+                made.headers.insert(key.clone(), value.clone());
+                made.multivalue_headers.push(Header { key, values: vec![value] });
+            }
+        }
+    }
+    made
+}
+
+/// Changes to an answer that were returned. `sent` are the headers that the service got. As in Tyk the headers of single values
+/// count where they were changed: one that is not among them goes, and of the others the first value is theirs.
+pub(super) fn answer_changes(returned: ResponseObject, sent: &BTreeMap<String, String>) -> AnswerChanges {
+    let (single, mut multi) = (returned.headers, returned.multivalue_headers);
+    if single != *sent {
+        multi.retain(|header| single.contains_key(&header.key));
+        for (key, value) in single {
+            match multi.iter_mut().find(|header| header.key == key) {
+                Some(header) => header.values.first_mut().into_iter().for_each(|first| first.clone_from(&value)),
+                None => multi.push(Header { key, values: vec![value] }),
+            }
+        }
+    }
+    AnswerChanges {
+        // A service that returns no status has returned 0, which cannot be sent.
+        status: if returned.status_code == 0 { -1 } else { returned.status_code.into() },
+        clears: true,
+        delete_headers: Vec::new(),
+        set_headers: multi.into_iter().map(|header| (header.key, header.values)).collect(),
+        body: Some(returned.raw_body),
     }
 }
 

@@ -22,6 +22,35 @@ pub(super) struct Object {
     /// `OrgID`, `APIID` and `config_data`.
     #[prost(btree_map = "string, string", tag = "6")]
     pub(super) spec: BTreeMap<String, String>,
+    /// The answer, for functions that change it.
+    #[prost(message, optional, tag = "7")]
+    pub(super) response: Option<ResponseObject>,
+}
+
+/// An answer, there and back.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResponseObject {
+    #[prost(int32, tag = "1")]
+    pub(super) status_code: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) raw_body: Vec<u8>,
+    /// The body where it is text.
+    #[prost(string, tag = "3")]
+    pub(super) body: String,
+    /// Of several values the first.
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub(super) headers: BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) multivalue_headers: Vec<Header>,
+}
+
+/// A header with all of its values.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Header {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) values: Vec<String>,
 }
 
 /// Place of a hook in the chain.

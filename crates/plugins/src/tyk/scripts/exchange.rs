@@ -6,7 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_plugin::RequestCx;
+use weir_expr::{Source, Variable};
+use weir_plugin::Request;
 
 use crate::tyk::batch::canonical;
 use crate::tyk::changes::{Answer, Changes, url};
@@ -78,26 +79,32 @@ struct Overrides {
     overrides_error: bool,
 }
 
-fn add(all: &mut Map<String, Value>, name: String, value: String) {
+/// Adds a value of a header.
+pub(super) fn add(all: &mut Map<String, Value>, name: &[u8], value: &[u8]) {
+    push(all, canonical(&text(name)), text(value));
+}
+
+fn push(all: &mut Map<String, Value>, name: String, value: String) {
     if let Value::Array(list) = all.entry(name).or_insert_with(|| json!([])) {
         list.push(value.into());
     }
 }
 
 /// The request for a script.
-pub(super) fn request(cx: &RequestCx<'_>) -> Value {
-    let request = cx.request();
+pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8]) -> Value {
     let (mut headers, mut params) = (Map::new(), Map::new());
     for (name, value) in request.head.fields.iter(request.buffer.bytes()) {
-        add(&mut headers, canonical(&text(name)), text(value));
+        add(&mut headers, name, value);
     }
     for (name, value) in request.arguments() {
-        add(&mut params, text(name), text(value.text()));
+        push(&mut params, text(name), text(value.text()));
     }
+    let mut scheme = Vec::new();
+    source.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
     let url = text(&url(request));
     json!({
-        "Headers": headers, "SetHeaders": {}, "DeleteHeaders": [], "Body": STANDARD.encode(cx.body().unwrap_or_default()),
-        "URL": url, "RequestURI": url, "Method": text(request.method_bytes()), "Scheme": "http", "IgnoreBody": false,
+        "Headers": headers, "SetHeaders": {}, "DeleteHeaders": [], "Body": STANDARD.encode(body),
+        "URL": url, "RequestURI": url, "Method": text(request.method_bytes()), "Scheme": text(&scheme), "IgnoreBody": false,
         "Params": params, "AddParams": {}, "ExtendedParams": {}, "DeleteParams": [],
         "ReturnOverrides": {
             "ResponseCode": 0, "ResponseError": "", "ResponseBody": "", "ResponseHeaders": {}, "OverrideError": false

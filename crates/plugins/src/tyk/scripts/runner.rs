@@ -75,6 +75,11 @@ impl Runner {
         self.scripts.time
     }
 
+    /// Longest time of this many calls, each of which is answered within a limit of its own.
+    pub(super) fn time_of(&self, calls: usize) -> Duration {
+        self.time() * (2 * u32::try_from(calls).unwrap_or(1) + 1)
+    }
+
     /// Calls one of the names with a request and a session; its result in JSON.
     pub(in crate::tyk) async fn run(&self, name: &str, request: &Value, session: &Value) -> Result<String, String> {
         let arguments = [request.to_string(), session.to_string(), self.scripts.config.clone()];

@@ -208,7 +208,7 @@ impl Endpoints {
 
 /// The request for a function: its body is text, and its URL has no query.
 fn request(cx: &RequestCx<'_>) -> Value {
-    let mut request = exchange::request(cx);
+    let mut request = exchange::request(cx.request(), cx.source(), cx.body().unwrap_or_default());
     let url = request.get("URL").and_then(Value::as_str).unwrap_or_default();
     let path = url.split('?').next().unwrap_or_default().to_owned();
     if let Value::Object(fields) = &mut request {
