@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
 use weir_expr::{Source, Value, Variable};
+use weir_router::Query;
 use weir_telemetry::metrics::Recorder;
 use weir_wire::fields::Fields;
 use weir_wire::head::Content;
@@ -19,12 +20,15 @@ use crate::request::{DIGESTS, Request};
 use crate::response::{BodySource, Origin, Response};
 use crate::tables::Tables;
 use crate::view::View;
-use crate::{Failure, Flow, Reply};
+use crate::{Failure, Flow, Reply, Rerouted};
 
 /// Fields by which an upstream learns the consumer.
 static CONSUMER_FIELDS: LazyLock<[FieldName; 3]> = LazyLock::new(|| {
     ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"].map(FieldName::constant)
 });
+
+/// Most times that a request is led to another route.
+const MOST_REROUTES: u32 = 64;
 
 /// A request before it goes upstream.
 #[derive(Debug)]
@@ -249,6 +253,34 @@ impl RequestCx<'_> {
     /// Gives scratch memory back, so that the next request need not allocate it.
     pub fn put_scratch(&mut self, scratch: Vec<u8>) {
         self.0.scratch = scratch;
+    }
+
+    /// Leads the request to the route at a place, with this path, encoded, and query; what is known of a consumer or an upstream
+    /// is forgotten. A place is a path that begins with no slash, so that no client can ask for it. `None`: there is no such
+    /// route, or the path is none. A request may be led on 64 times; then it is refused with 500.
+    pub fn reroute(&mut self, place: &[u8], path: &[u8], query: &[u8]) -> Option<Flow> {
+        let x = &mut *self.0;
+        if x.reroutes >= MOST_REROUTES {
+            return Some(Flow::Abort(Failure::internal("request led on too often")));
+        }
+        let tables = x.tables.clone()?;
+        let mut params = std::mem::take(&mut x.params);
+        let asked = Query {
+            method: x.request.method_bytes(),
+            host: x.request.host(),
+            host_port: x.request.host_port(),
+            path: place,
+            remote: x.client.addr,
+            source: &*x,
+        };
+        let found = tables.router.as_ref().and_then(|router| router.find(&asked, &mut params));
+        x.params = params;
+        let found = found?;
+        x.request.set_path(path, query).ok()?;
+        x.matched = Some(found);
+        x.reroutes += 1;
+        (x.consumer, x.plan, x.upstream.chosen) = (None, None, None);
+        Some(Flow::Reroute(Rerouted(())))
     }
 
     /// Answers the request here. Fields and body may be added before [`Answer::done`].

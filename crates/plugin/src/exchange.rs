@@ -43,6 +43,8 @@ pub struct Exchange {
     pub tables: Option<Rc<Arc<Tables>>>,
     /// The matched route.
     pub matched: Option<Match>,
+    /// Number of times that the request was led to another route.
+    pub reroutes: u32,
     /// Path parameters of the match.
     pub params: Params,
     /// The caller.
@@ -278,6 +280,7 @@ impl Default for Exchange {
             server_name: Vec::new(),
             tables: None,
             matched: None,
+            reroutes: 0,
             params: Params::default(),
             consumer: None,
             plan: None,
@@ -313,6 +316,7 @@ impl Exchange {
         self.server_name.clear();
         self.tables = None;
         self.matched = None;
+        self.reroutes = 0;
         self.consumer = None;
         self.plan = None;
         self.upstream.chosen = None;

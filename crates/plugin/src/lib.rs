@@ -197,9 +197,16 @@ pub enum Flow {
     /// From [`Plugin::response`] or [`Plugin::response_io`]: the whole body of the answer is collected (502 above
     /// `limits.buffered_body`), and `response` is called again; [`ResponseCx::body`] then has it.
     AwaitBody,
+    /// The request begins anew at another route ([`RequestCx::reroute`]): the plugins of that one run, and no further one of this
+    /// one. Global rules do not run again. For the hooks of the request phases.
+    Reroute(Rerouted),
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),
 }
+
+/// Proof that a request was led to another route with [`RequestCx::reroute`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rerouted(pub(crate) ());
 
 /// Proof that an answer was prepared with [`RequestCx::reply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

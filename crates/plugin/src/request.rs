@@ -214,6 +214,21 @@ impl Request {
         }
     }
 
+    /// Puts another path, encoded, and query in the place of the client's, for everything that follows.
+    ///
+    /// # Errors
+    /// 400 as in [`target::normalise`].
+    pub(crate) fn set_path(&mut self, path: &[u8], query: &[u8]) -> Result<(), Reject> {
+        let (mut decoded, mut encoded) = (Vec::new(), Vec::new());
+        target::normalise(path, PathRules::default(), &mut decoded, &mut encoded)?;
+        self.decoded_len = decoded.len();
+        (self.decoded, self.encoded) = (decoded, encoded);
+        (self.target.normal, self.target.query) = (false, None);
+        self.upstream.target.clear();
+        self.set_query(query);
+        Ok(())
+    }
+
     /// The normalised path in the form in which it is sent.
     #[must_use]
     pub fn encoded_path(&self) -> &[u8] {

@@ -24,6 +24,7 @@ mod events;
 mod fetch;
 mod gateway;
 mod graphql;
+mod loops;
 mod no_api;
 mod oas_validation;
 mod oauth;
@@ -40,6 +41,7 @@ pub use api::message_ids;
 pub use cache::Caches;
 pub use events::sender;
 pub use gateway::{ApiAnswer, ApiRequest, Door, GatewayApi, Job, Offload};
+pub use loops::{loop_path, parse as parse_loop};
 pub use oauth::OAuthServer;
 pub use patterns::{is_plain, pattern_of};
 

@@ -16,6 +16,8 @@ pub(crate) enum Verdict<'s> {
     Forward(&'s Route),
     /// The answer is in [`Exchange::response`].
     Answered,
+    /// The request begins anew at the route that is now the matched one.
+    Rerouted,
     /// The request is refused.
     Failed(Failure),
     /// The step waits; [`Requests::resumed`] continues afterwards.
@@ -29,6 +31,8 @@ pub(crate) enum Verdict<'s> {
 pub(crate) struct Requests {
     stage: Stage,
     walk: Walk,
+    /// True at a route that another one has led to.
+    skips_global: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,6 +111,11 @@ fn consumer_chain<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Chain>
 }
 
 impl Requests {
+    /// The phases of a request that was led to another route: global rules have run.
+    pub(crate) fn rerouted() -> Self {
+        Self { skips_global: true, ..Self::default() }
+    }
+
     /// Runs the request phases until one plugin waits or all have run.
     pub(crate) fn run<'s>(
         &mut self,
@@ -203,6 +212,7 @@ impl Requests {
                 Some(Verdict::Failed(Failure::internal("plugin asked for a body that it has")))
             }
             Flow::AwaitBody => Some(Verdict::AwaitsBody(step)),
+            Flow::Reroute(_) => Some(Verdict::Rerouted),
             Flow::Abort(failure) => Some(Verdict::Failed(failure)),
         }
     }
@@ -214,12 +224,13 @@ impl Requests {
     /// Goes on to the next stage in which there may be something to run.
     fn next_stage(&mut self, global: &Chain, base: &Chain, over: Option<&Chain>) {
         self.walk = Walk::default();
+        let has_global = |phase| !self.skips_global && global.has(phase);
         loop {
             let (next, runs) = match self.stage {
-                Stage::Start => (Stage::GlobalRewrite, global.has(Phase::Rewrite)),
+                Stage::Start => (Stage::GlobalRewrite, has_global(Phase::Rewrite)),
                 Stage::GlobalRewrite => (Stage::Rewrite, base.has(Phase::Rewrite)),
                 Stage::Rewrite => (Stage::ConsumerRewrite, over.is_some()),
-                Stage::ConsumerRewrite => (Stage::GlobalAccess, global.has(Phase::Access)),
+                Stage::ConsumerRewrite => (Stage::GlobalAccess, has_global(Phase::Access)),
                 Stage::GlobalAccess => (Stage::Access, base.has(Phase::Access) || over.is_some()),
                 Stage::Access | Stage::Done => (Stage::Done, true),
             };
@@ -355,7 +366,7 @@ impl Responses {
     /// Takes what a plugin came to; `None`: [`Responses::run`] goes on.
     pub(crate) fn judge<'s>(flow: Flow, step: &'s Step, x: &mut Exchange) -> Result<Option<Pause<'s>>, Failure> {
         match flow {
-            Flow::Continue | Flow::Respond(_) => Ok(None),
+            Flow::Continue | Flow::Respond(_) | Flow::Reroute(_) => Ok(None),
             Flow::Suspend => Ok(Some(Pause::Plugin(step))),
             Flow::AwaitBody if host::response(x).body().is_some() => {
                 Err(Failure::internal("plugin asked for a body that it has"))

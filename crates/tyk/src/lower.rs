@@ -10,6 +10,7 @@ mod access;
 mod analytics;
 mod apart;
 mod graphql;
+mod loops;
 mod middleware;
 mod target;
 mod tls;
@@ -51,13 +52,17 @@ pub(crate) fn lower(
     found: &mut Vec<Diagnostic>,
 ) -> Lowered {
     let mut lowered = Lowered::new(mark);
+    let loops = loops::Loops::of(apis, found);
     let mut taken = Taken { ids: [NO_API, GATEWAY, CONTROL, HEALTH].map(str::to_owned).to_vec(), ..Taken::default() };
     let referred = apart::referred(apis);
     for api in apis {
         let has_versions = api.flag("version_definition.enabled");
         if api.flag("internal") && !has_versions {
-            if ![api.text("api_id"), api.text("name")].iter().any(|name| referred.contains(name)) {
-                let text = "the API is no version of another one: nobody can call it";
+            let is_referred = [api.text("api_id"), api.text("name")].iter().any(|name| referred.contains(name));
+            if loops.lead_to(api) {
+                self::api(api, None, (conf, scripts, &loops), &mut taken, &mut lowered, found);
+            } else if !is_referred {
+                let text = "the API is no version of another one, and no loop leads to it: nobody can call it";
                 found.push(api.doubt("internal", text));
             }
             continue;
@@ -66,11 +71,11 @@ pub(crate) fn lower(
             continue;
         }
         if !has_versions {
-            self::api(api, None, (conf, scripts), &mut taken, &mut lowered, found);
+            self::api(api, None, (conf, scripts, &loops), &mut taken, &mut lowered, found);
             continue;
         }
         for version in apart::versions(api, apis, found) {
-            self::api(&version.api, Some((api, &version)), (conf, scripts), &mut taken, &mut lowered, found);
+            self::api(&version.api, Some((api, &version)), (conf, scripts, &loops), &mut taken, &mut lowered, found);
         }
     }
     tls::certificates(conf.tls.as_ref(), apis, scripts, mark, &mut lowered, found);
@@ -123,7 +128,7 @@ fn document(id: &str, matching: Option<Matching>) -> Entity {
 fn api(
     api: &Definition,
     version: Option<(&Definition, &apart::Version)>,
-    (conf, scripts): (&Conf, &Scripts),
+    (conf, scripts, loops): (&Conf, &Scripts, &loops::Loops),
     taken: &mut Taken,
     lowered: &mut Lowered,
     found: &mut Vec<Diagnostic>,
@@ -131,6 +136,7 @@ fn api(
     let mark = api.node.mark;
     let listen = api.text("proxy.listen_path");
     let domain = domain_of(api).filter(|_| conf.enable_custom_domains);
+    let base = version.map_or(api, |(base, _)| base);
     let Some(upstream) = target::upstream(api, conf, found) else { return };
     let Some(versions) = versions::Versions::of(api, scripts, found) else { return };
     let id = match version {
@@ -170,6 +176,8 @@ fn api(
     let mut chain = map(mark, [("api_id", text(own)), ("listen_path", text(listen))]);
     chain.insert("strip_listen_path", flag(api.flag("proxy.strip_listen_path")));
     chain.insert("target", text(&target::base(api)));
+    chain.insert("target_api", text(target::loop_of(api).unwrap_or_default()));
+    chain.insert("loops", loops.ids(base.text("api_id"), mark));
     chain.insert("enable_context_vars", flag(api.flag("enable_context_vars")));
     chain.insert("versions", versions.chain);
     let mut own_upstream = upstream.clone();
@@ -216,6 +224,12 @@ fn api(
     // A version that the path names lies behind the listen path.
     let length = listen.len() + segment.map_or(0, |segment| segment.len() + 2);
     let rank = length as u64 + if domain.is_some() { WITH_DOMAIN } else { 0 };
+    // The path of a loop stands behind the name of the base.
+    let place = weir_plugins::tyk::loop_path(base.text("api_id"));
+    let looped = match segment {
+        None => place,
+        Some(segment) => format!("~{}{}(?:/|$)", target::escaped(&place), target::escaped(segment)),
+    };
     let matching =
         Matching { paths: vec![path], ranks: vec![rank], hosts: domain.into_iter().map(str::to_owned).collect() };
     let elsewhere = [
@@ -258,6 +272,15 @@ fn api(
         matching: Some(matching),
         ..Entity::default()
     };
+    if loops.lead_to(base) {
+        let mut item = item.clone();
+        item.insert("id", text(&format!("{id}.loop")));
+        let matching = Matching { paths: vec![looped], ranks: vec![rank], hosts: Vec::new() };
+        lowered.add(ResourceKind::Routes, item, Entity { matching: Some(matching), ..entity.clone() });
+    }
+    if api.flag("internal") && version.is_none() {
+        return;
+    }
     // Paths of the gateway's own are the base's.
     let is_base = version.is_none_or(|(_, version)| version.name.is_none());
     if is_base && api.flag("enable_batch_request_support") {

@@ -9,6 +9,7 @@ mod events;
 mod gateway_api;
 mod graphql;
 mod keys;
+mod loops;
 mod oas;
 mod oauth;
 mod paths;

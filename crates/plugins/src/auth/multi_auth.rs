@@ -141,7 +141,7 @@ impl Failed {
                 self.unable.get_or_insert(failure);
                 None
             }
-            Flow::Continue | Flow::Suspend | Flow::AwaitBody => Some(flow),
+            Flow::Continue | Flow::Suspend | Flow::AwaitBody | Flow::Reroute(_) => Some(flow),
         }
     }
 

@@ -27,7 +27,8 @@ use weir_wire::name::FieldName;
 
 use super::body;
 use super::events::{self, Event, Events, monitor};
-use super::shared::{self, Known, ListenPath, Progress, Wait};
+use super::loops::{self, Loops};
+use super::shared::{self, Known, ListenPath, Progress, Wait, name_of};
 use crate::security::address_set::AddressSet;
 use access::Access;
 use clients::Clients;
@@ -113,6 +114,7 @@ impl Define for Api {
         Some(Compiled::build(move |build| {
             Ok(Guard {
                 place: shared::place(build, &conf.api_id),
+                loops: loops::place(build),
                 limits: limits::Counters::new(build, &conf.api_id, conf.global_rate_limit),
                 clients,
                 access: access.map(|access| access.build(build)).transpose()?,
@@ -136,6 +138,7 @@ impl Define for Api {
 #[derive(Debug)]
 struct Guard {
     place: Arc<PerRequest<Known>>,
+    loops: Arc<PerRequest<Loops>>,
     listen: ListenPath,
     versions: Versions,
     expires: i64,
@@ -251,18 +254,27 @@ impl Plugin for Guard {
 impl Guard {
     /// Goes through the chain, with what is known from earlier passes.
     fn pass(&self, cx: &mut RequestCx<'_>, progress: Progress) -> Flow {
-        let url = self.place.get_mut(cx).and_then(|known| known.url.take());
-        let mut known = Known { progress, url, ..Known::default() };
+        let loops = self.loops.get(cx).copied().unwrap_or_default();
+        let method = cx.request().upstream.method;
+        let mut known = Known { progress, method, ..Known::default() };
+        if let Some(before) = self.place.get_mut(cx) {
+            known.url = before.url.take();
+            if loops.is_self() {
+                // The caller is known already.
+                (known.session, known.identity) = (before.session.take(), before.identity.take());
+                known.told = before.told;
+            }
+        }
         let mut rest = cx.take_scratch();
         self.listen.write_rest(cx.request(), &mut rest);
-        let flow = self.check(cx, &mut rest, &mut known);
+        let flow = self.check(cx, &mut rest, &mut known, loops);
         cx.put_scratch(rest);
         self.place.put(cx, known);
         flow
     }
 
     /// The whole chain up to the limits. `room` begins with the path behind the listen path, and is scratch memory behind it.
-    fn check(&self, cx: &mut RequestCx<'_>, room: &mut Vec<u8>, known: &mut Known) -> Flow {
+    fn check(&self, cx: &mut RequestCx<'_>, room: &mut Vec<u8>, known: &mut Known, loops: Loops) -> Flow {
         let now = (cx.unix_ms() / 1000) as i64;
         if self.expires > 0 && now >= self.expires {
             let text = "API has expired, please check documentation or contact administrator";
@@ -281,7 +293,8 @@ impl Guard {
         let Some(lists) = self.versions.lists(version) else {
             return body::error(cx, 403, "Version information not found", &[]);
         };
-        match lists.verdict(cx.request().method_bytes(), rest) {
+        let method = name_of(known.method, cx.request());
+        match lists.verdict(method, rest, loops.is_looping()) {
             Verdict::Passes => {}
             Verdict::Ignored => known.is_ignored = true,
             Verdict::Forbidden => {
@@ -303,8 +316,8 @@ impl Guard {
             return flow;
         }
         let size = lists.check_size(cx.request(), rest);
-        let rate = lists.rate(cx.request().method_bytes(), rest);
-        if let Some(organisation) = &self.organisation {
+        let rate = lists.rate(name_of(known.method, cx.request()), rest);
+        if let Some(organisation) = self.organisation.as_ref().filter(|_| loops.checks_limits()) {
             let now = known.progress.unix_ms(cx);
             match organisation.check(cx.now_ms(), now, room, &self.limits, known) {
                 Ok(()) => {}
@@ -324,14 +337,16 @@ impl Guard {
             return body::error(cx, status, text, &[]);
         }
         if !known.is_ignored {
-            if let Err(flow) = self.admit(cx, room, path, now, known) {
+            if let Err(flow) = self.admit(cx, room, (path, now), known, loops) {
                 return flow;
             }
             let now = known.progress.unix_ms(cx);
-            let of_path = rate.map_or(Ok(()), |rate| self.limits.of_path(now, room, rate));
             let tells = self.tells_rates && self.access.is_none();
-            if let Err((status, text)) = of_path.and_then(|()| self.limits.of_api(now, room, tells, known)) {
-                return body::error(cx, status, text, &[]);
+            if loops.checks_limits() {
+                let of_path = rate.map_or(Ok(()), |rate| self.limits.of_path(now, room, rate));
+                if let Err((status, text)) = of_path.and_then(|()| self.limits.of_api(now, room, tells, known)) {
+                    return body::error(cx, status, text, &[]);
+                }
             }
             if let Some(access) = &self.access {
                 access.strip(cx);
@@ -351,20 +366,25 @@ impl Guard {
         &self,
         cx: &mut RequestCx<'_>,
         room: &mut Vec<u8>,
-        path: Range<usize>,
-        now: i64,
+        (path, now): (Range<usize>, i64),
         known: &mut Known,
+        loops: Loops,
     ) -> Result<(), Flow> {
         let Some(access) = &self.access else { return Ok(()) };
-        access.authenticate(cx, room, known).inspect_err(|flow| {
-            if *flow != Flow::Suspend {
-                self.events.tell(Event::AuthFailure, cx, "");
-            }
-        })?;
+        if !(loops.is_self() && known.session.is_some()) {
+            access.authenticate(cx, room, known).inspect_err(|flow| {
+                if *flow != Flow::Suspend {
+                    self.events.tell(Event::AuthFailure, cx, "");
+                }
+            })?;
+        }
         let rest = room.get(path.clone()).unwrap_or_default();
         let checked = access.authorise(cx.request(), rest, self.versions.name(known.version), now, known);
         let counters = (&self.limits, self.tells_rates);
-        let limited = checked.map_err(Stop::from).and_then(|()| access.limit(cx, room, path, counters, known));
+        let limited = checked.map_err(Stop::from).and_then(|()| match loops.checks_limits() {
+            true => access.limit(cx, room, path, counters, known),
+            false => Ok(0),
+        });
         if let (Ok(used), Some(monitor), Some(session)) = (&limited, &self.monitor, &known.session) {
             let now = (known.progress.unix_ms(cx), cx.now_ms());
             monitor.look_at_key(session, access.limits_of(session).0, *used, now);

@@ -23,11 +23,12 @@ use weir_wire::name::FieldName;
 use super::body;
 use super::entries::{Entries, entries};
 use super::events::{self, Event, Events};
+use super::loops::{self, Loops};
 use super::shared::{self, Known, ListenPath};
 use breaker::{Breaker, Change};
 use checks::{Mock, Validation};
 use headers::Edits;
-use rewrite::Rewrite;
+use rewrite::{Rewrite, Rewritten};
 use target::Base;
 use transform::{Extra, Transform};
 
@@ -47,6 +48,10 @@ pub(crate) struct Conf {
     strip_listen_path: bool,
     /// Path and query of the target URL.
     target: String,
+    /// The API that the target URL leads to inside the gateway (`tyk://`); empty: an upstream.
+    target_api: String,
+    /// Ids of APIs by the names in the URLs of loops.
+    loops: loops::Ids,
     /// True if `$tyk_context` has values.
     enable_context_vars: bool,
     /// The versions, in the order of those of `api`.
@@ -151,11 +156,13 @@ impl Define for Paths {
         let listen = cx.ok(listen)?;
         let mut versions = Vec::with_capacity(conf.versions.len());
         for (at, version) in conf.versions.into_iter().enumerate() {
-            versions.push(cx.ok(Version::compile(version, &format!("versions[{at}]")))?);
+            versions.push(cx.ok(Version::compile(version, &format!("versions[{at}]"), &conf.loops))?);
         }
         let events = Events::compile(conf.events, cx)?;
         let (base, upstream, api) = (Base::of(&conf.target), conf.upstream, conf.api_id);
         let (strip, has_context) = (conf.strip_listen_path, conf.enable_context_vars);
+        let target_api = Some(&conf.target_api).filter(|name| !name.is_empty());
+        let target_api = target_api.map(|name| loops::Target::new(name, &conf.loops));
         Some(Compiled::build(move |build| {
             for (number, version) in versions.iter_mut().enumerate() {
                 version.build(&upstream, build)?;
@@ -173,6 +180,8 @@ impl Define for Paths {
                 api: api.into(),
                 events,
                 place,
+                loops: loops::place(build),
+                target_api,
                 asked,
                 accepts,
                 listen,
@@ -186,7 +195,7 @@ impl Define for Paths {
 }
 
 impl Version {
-    fn compile(conf: VersionConf, at: &str) -> Result<Self, Invalid> {
+    fn compile(conf: VersionConf, at: &str, apis: &loops::Ids) -> Result<Self, Invalid> {
         let case = conf.ignore_endpoint_case;
         let of = |name: &str| format!("{at}.{name}");
         let edits = |add, remove: &[String], field: &str| Edits::compile(add, remove, field);
@@ -219,7 +228,9 @@ impl Version {
                 headers::Conf::which,
                 Edits::of,
             )?,
-            rewrites: entries(&of("url_rewrites"), conf.url_rewrites, case, rewrite::Conf::which, Rewrite::compile)?,
+            rewrites: entries(&of("url_rewrites"), conf.url_rewrites, case, rewrite::Conf::which, |conf, field| {
+                Rewrite::compile(conf, field, apis)
+            })?,
             methods: entries(
                 &of("method_transforms"),
                 conf.method_transforms,
@@ -290,6 +301,9 @@ struct Chain {
     api: Arc<str>,
     events: Arc<Events>,
     place: Arc<PerRequest<Known>>,
+    loops: Arc<PerRequest<Loops>>,
+    /// The API that requests go on to, in the place of an upstream.
+    target_api: Option<loops::Target>,
     /// The breaker that let a request through.
     asked: PerRequest<Arc<Breaker>>,
     /// `Accept-Encoding`.
@@ -328,19 +342,19 @@ impl Plugin for Chain {
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
         let Some(known) = self.place.get(cx) else { return Flow::Continue };
-        let (number, skipped, meta) = (known.version, known.skipped, known.meta());
+        let (number, skipped, meta, method) = (known.version, known.skipped, known.meta(), known.method);
         let Some(version) = self.versions.get(number) else { return Flow::Continue };
         let mut rest = cx.take_scratch();
         self.listen.write_rest(cx.request(), &mut rest);
         let path = rest.get(skipped..).unwrap_or_default();
-        let transform = version.response_transforms.find(cx.request().method_bytes(), path);
+        let transform = version.response_transforms.find(shared::name_of(method, cx.request()), path);
         let flow = match transform.filter(|_| cx.response().origin == Origin::Upstream) {
             Some(transform) => self.transform_answer(cx, transform, meta.clone()),
             None => Flow::Continue,
         };
         if flow == Flow::Continue {
             version.responses.change_response(cx, meta.as_deref(), self.has_context);
-            if let Some(edits) = version.response_edits.find(cx.request().method_bytes(), path) {
+            if let Some(edits) = version.response_edits.find(shared::name_of(method, cx.request()), path) {
                 edits.change_response(cx, meta.as_deref(), self.has_context);
             }
         }
@@ -416,20 +430,21 @@ impl Chain {
     }
 
     fn handle(&self, cx: &mut RequestCx<'_>, version: &Version, rest: &[u8], skipped: usize) -> Flow {
-        let validation = version.validations.find(cx.request().method_bytes(), rest);
+        let own = shared::method(&self.place, cx);
+        let validation = version.validations.find(shared::name_of(own, cx.request()), rest);
         if let Some(validation) = validation {
             match validation.check(cx) {
                 Flow::Continue => {}
                 other => return other,
             }
         }
-        if let Some(transform) = version.transforms.find(cx.request().method_bytes(), rest) {
+        if let Some(transform) = version.transforms.find(shared::name_of(own, cx.request()), rest) {
             match self.transform(cx, transform) {
                 Flow::Continue => {}
                 other => return other,
             }
         }
-        if version.response_transforms.find(cx.request().method_bytes(), rest).is_some() {
+        if version.response_transforms.find(shared::name_of(own, cx.request()), rest).is_some() {
             cx.request_mut().remove_field(&self.accepts);
         }
         let (meta, url) = match self.place.get_mut(cx) {
@@ -438,10 +453,10 @@ impl Chain {
         };
         let meta = meta.as_deref();
         version.requests.change_request(cx, meta, self.has_context);
-        if let Some(edits) = version.request_edits.find(cx.request().method_bytes(), rest) {
+        if let Some(edits) = version.request_edits.find(shared::name_of(own, cx.request()), rest) {
             edits.change_request(cx, meta, self.has_context);
         }
-        let method = cx.request().method_bytes();
+        let method = shared::name_of(own, cx.request());
         let (timeout, mock) = (version.timeouts.find(method, rest), version.mocks.find(method, rest));
         let rewrite = version.rewrites.find(method, rest);
         let to = version.methods.find(method, rest).copied();
@@ -452,28 +467,33 @@ impl Chain {
             }
             return mock.answer(cx);
         }
+        let base = version.other.as_ref().map_or(&self.base, |other| &other.base);
+        if let Some(other) = &version.other {
+            cx.choose_upstream(other.upstream);
+        }
+        let whole = Whole { listen: &self.listen, strip: self.strip, skipped };
+        let rewritten = rewrite.map_or(Rewritten::No, |rewrite| rewrite.apply(cx, &whole, base, meta));
+        if let Some(to) = to {
+            cx.request_mut().upstream.method = Some(to);
+        }
+        match (rewritten, url) {
+            (Rewritten::Leads(target, made), _) => return target.follow(cx, &self.loops, &made),
+            (Rewritten::Yes, _) => {}
+            (Rewritten::No, Some(url)) => target::write_url(cx, &whole, base, &url),
+            (Rewritten::No, None) => target::write(cx, &whole, base),
+        }
+        if let Some(target) = self.target_api.as_ref().filter(|_| version.other.is_none()) {
+            let made = std::mem::take(&mut cx.request_mut().upstream.target);
+            return target.pass(cx, &made);
+        }
         if let Some(breaker) = breaker {
             if !breaker.lets_through(cx.now_ms()) {
                 return body::error(cx, 503, "Service temporarily unavailable.", &[]);
             }
             self.asked.put(cx, Arc::clone(breaker));
         }
-        let base = version.other.as_ref().map_or(&self.base, |other| &other.base);
-        if let Some(other) = &version.other {
-            cx.choose_upstream(other.upstream);
-        }
-        let whole = Whole { listen: &self.listen, strip: self.strip, skipped };
-        let rewritten = rewrite.is_some_and(|rewrite| rewrite.apply(cx, &whole, base, meta));
-        match url {
-            _ if rewritten => {}
-            Some(url) => target::write_url(cx, &whole, base, &url),
-            None => target::write(cx, &whole, base),
-        }
         if let Some(timeout) = timeout.filter(|_| version.other.is_none()) {
             cx.choose_upstream(timeout.upstream);
-        }
-        if let Some(to) = to {
-            cx.request_mut().upstream.method = Some(to);
         }
         Flow::Continue
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
-use weir_plugin::{BuildCx, Flow, Origin, PerRequest, Request, RequestCx, ResponseCx};
+use weir_plugin::{BuildCx, Flow, HookCx, Origin, PerRequest, Request, RequestCx, ResponseCx};
+use weir_wire::method::Method;
 
 use super::patterns::{compile, is_plain, pattern_of};
 use super::sessions::{Counted, Session};
@@ -34,6 +35,8 @@ pub(super) struct Known {
     pub(super) is_cached: bool,
     /// The session of the organisation and the requests of its quota that are used, in the pass that counts them.
     pub(super) organisation_used: Option<(Arc<Session>, u64)>,
+    /// The method in the place of the request's, by which lists find it.
+    pub(super) method: Option<Method>,
     /// Results of earlier passes through the chain, each of which ended with a wait.
     pub(super) progress: Progress,
 }
@@ -119,6 +122,16 @@ pub(super) fn place(build: &BuildCx<'_>, api: &str) -> Arc<PerRequest<Known>> {
     build.states.get_or_create(&format!("tyk request {api}"), PerRequest::new)
 }
 
+/// The method by which the lists of an API find a request.
+pub(super) fn method(place: &PerRequest<Known>, cx: &impl HookCx) -> Option<Method> {
+    place.get(cx)?.method
+}
+
+/// The name of a method, which is the request's where there is no other.
+pub(super) fn name_of(method: Option<Method>, request: &Request) -> &[u8] {
+    method.map_or_else(|| request.method_bytes(), |method| method.as_str().as_bytes())
+}
+
 /// A text of a request; bytes that are no UTF-8 are replaced.
 pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -165,19 +178,13 @@ impl ListenPath {
         }
     }
 
-    /// Length of the listen path at the beginning of a path.
+    /// Length of the listen path at the beginning of a path; 0 for a path with another beginning, which loops lead to and
+    /// scripts write.
     pub(super) fn length(&self, path: &[u8]) -> usize {
         match self {
-            Self::Plain(plain) => plain.len().min(path.len()),
+            Self::Plain(plain) if path.starts_with(plain) => plain.len(),
+            Self::Plain(_) => 0,
             Self::Regex(regex) => regex.find(path).map_or(0, |found| found.end()),
-        }
-    }
-
-    /// Length of the listen path at the beginning of a path that may have another one: 0 for that.
-    pub(super) fn length_of(&self, path: &[u8]) -> usize {
-        match self {
-            Self::Plain(plain) if !path.starts_with(plain) => 0,
-            _ => self.length(path),
         }
     }
 

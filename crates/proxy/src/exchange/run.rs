@@ -151,7 +151,7 @@ impl<D: Downstream> Runner<D> {
             x.matched = None;
             return self.fail_body(x, local, NO_ROOM).await;
         }
-        let route = phases::route(x, snapshot);
+        let mut route = phases::route(x, snapshot);
         x.timed = self.worker.observes_all() || phases::has_log(x, snapshot, route);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot, route);
@@ -168,6 +168,12 @@ impl<D: Downstream> Runner<D> {
                     }
                     x.times.now = self.worker.clock.refresh();
                     requests.collected(step, x)
+                }
+                Verdict::Rerouted => {
+                    route = phases::route(x, snapshot);
+                    x.timed |= phases::has_log(x, snapshot, route);
+                    requests = Requests::rerouted();
+                    None
                 }
                 _ => break,
             };
@@ -205,7 +211,7 @@ impl<D: Downstream> Runner<D> {
             Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
             // The loop above ends only otherwise.
-            Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Outcome::Cut,
+            Verdict::Suspended(_) | Verdict::AwaitsBody(_) | Verdict::Rerouted => Outcome::Cut,
         }
     }
 

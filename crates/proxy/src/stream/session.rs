@@ -137,7 +137,9 @@ impl<P: Carrier> Session<P> {
                     Flow::Respond(_) => return Ok(false),
                     Flow::Abort(failure) => return Err(failure),
                     Flow::AwaitBody => P::read_first(self).await?,
-                    Flow::Suspend => return Err(Failure::internal("plugin waits for what no stream has")),
+                    Flow::Suspend | Flow::Reroute(_) => {
+                        return Err(Failure::internal("plugin wants what no stream has"));
+                    }
                 }
             }
         }

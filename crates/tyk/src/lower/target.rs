@@ -54,9 +54,17 @@ fn add_discovery(api: &Definition, item: &mut Node, found: &mut Vec<Diagnostic>)
     item.insert("discovery_args", args);
 }
 
+/// Name of the API that the target URL leads to inside the gateway.
+pub(super) fn loop_of(api: &Definition) -> Option<&str> {
+    weir_plugins::tyk::parse_loop(api.text("proxy.target_url")).map(|(name, _)| name)
+}
+
 /// The upstream of an API.
 pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
     let mark = api.node.mark;
+    if loop_of(api).is_some() {
+        return Some(map(mark, [("nodes", map(mark, []))]));
+    }
     let is_balanced = api.flag("proxy.enable_load_balancing");
     let mut urls: Vec<(&str, &str)> = Vec::new();
     if is_balanced {

@@ -15,7 +15,7 @@ use crate::tyk::body;
 use crate::tyk::coprocess::Verdict;
 use crate::tyk::sessions::remote::{self, Remote, write_quota_key};
 use crate::tyk::sessions::{Counted, HashFunction, Limits, Naming, Session, Sessions};
-use crate::tyk::shared::{Known, Progress, ReadSession, Wait};
+use crate::tyk::shared::{Known, Progress, ReadSession, Wait, name_of};
 
 /// Authentication, rights and limits.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -347,8 +347,8 @@ impl Access {
         if version.is_some_and(|version| !fits(version)) {
             return Err((403, DISALLOWED));
         }
-        let is_allowed =
-            |methods: &[Box<str>]| methods.iter().any(|method| method.as_bytes() == request.method_bytes());
+        let own = name_of(known.method, request);
+        let is_allowed = |methods: &[Box<str>]| methods.iter().any(|method| method.as_bytes() == own);
         let mut allowed = right.allowed.iter();
         if right.allowed.is_empty()
             || allowed.any(|allowed| is_allowed(&allowed.methods) && allowed.path.is_match(rest))
@@ -397,7 +397,8 @@ impl Access {
         let scope = Scope { session, name, apart };
         let now = known.progress.unix_ms(cx);
         if self.counts_rates && !known.progress.has_rate {
-            let of_endpoint = self.limit_endpoint((cx, now), room, path, &scope, counters);
+            let method = name_of(known.method, cx.request());
+            let of_endpoint = self.limit_endpoint((method, now), room, path, &scope, counters);
             let tells = Some(&mut *known).filter(|_| tells_rates);
             let passed = of_endpoint.and_then(|()| counters.rate(now, room, &scope, limits, tells));
             if let Err(refusal) = passed {
@@ -421,7 +422,7 @@ impl Access {
     /// Counts a request against the rate of its endpoint.
     fn limit_endpoint(
         &self,
-        (cx, now): (&RequestCx<'_>, u64),
+        (method, now): (&[u8], u64),
         room: &mut Vec<u8>,
         path: Range<usize>,
         scope: &Scope<'_>,
@@ -431,7 +432,7 @@ impl Access {
         if endpoints.is_empty() {
             return Ok(());
         }
-        let (method, rest) = (cx.request().method_bytes(), room.get(path).unwrap_or_default());
+        let rest = room.get(path).unwrap_or_default();
         let own = endpoints.iter().find(|(path, name, _)| name.as_bytes() == method && path.is_match(rest));
         let Some((path, _, limits)) = own else { return Ok(()) };
         counters.rate(now, room, &Scope { apart: path.as_str(), ..*scope }, limits, None)

@@ -150,9 +150,11 @@ impl Lists {
     }
 
     /// Verdict of the lists: the first that has the path and the method counts. A white list forbids what is not in it.
-    pub(super) fn verdict(&self, method: &[u8], rest: &[u8]) -> Verdict<'_> {
+    /// Paths that are internal are open to loops.
+    pub(super) fn verdict(&self, method: &[u8], rest: &[u8], is_looping: bool) -> Verdict<'_> {
+        let internal: &[Entry] = if is_looping { &[] } else { &self.internal };
         for (entries, verdict) in [
-            (&self.internal, Verdict::Forbidden),
+            (internal, Verdict::Forbidden),
             (&self.ignored, Verdict::Ignored),
             (&self.black, Verdict::Forbidden),
             (&self.white, Verdict::Passes),

@@ -12,7 +12,7 @@ use super::Whole;
 use super::target::{self, Base};
 use super::values::{Meta, Text, Values};
 use crate::query;
-use crate::tyk::patterns;
+use crate::tyk::{loops, patterns};
 
 /// A rewrite.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -78,6 +78,18 @@ struct Destination {
     /// Scheme and authority of a whole URL.
     url: Option<String>,
     upstream: Option<u32>,
+    /// The API that a loop leads to.
+    target: Option<loops::Target>,
+}
+
+/// Result of a rewrite.
+pub(super) enum Rewritten<'r> {
+    /// The request has not the pattern.
+    No,
+    /// The target of the upstream is settled.
+    Yes,
+    /// The request goes on at an API, with this path and query.
+    Leads(&'r loops::Target, Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -97,14 +109,17 @@ enum Place {
 }
 
 impl Destination {
-    fn compile(to: &str, field: &str) -> Result<Self, Invalid> {
-        if to.starts_with("tyk://") {
-            let text = "loops inside the gateway (tyk://) are not supported: write the URL of the other API";
-            return Err(Invalid::new(field, text));
+    fn compile(to: &str, field: &str, apis: &loops::Ids) -> Result<Self, Invalid> {
+        if let Some((name, rest)) = loops::parse(to) {
+            if name.contains('$') {
+                return Err(Invalid::new(field, "the API of a loop has to be fixed: variables may stand behind it"));
+            }
+            let target = Some(loops::Target::new(name, apis));
+            return Ok(Self { text: Text::parse(rest), url: None, upstream: None, target });
         }
         let is_whole = to.starts_with("http://") || to.starts_with("https://");
         if !is_whole {
-            return Ok(Self { text: Text::parse(to), url: None, upstream: None });
+            return Ok(Self { text: Text::parse(to), url: None, upstream: None, target: None });
         }
         let rest = to.split_once("://").map_or("", |(_, rest)| rest);
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -114,7 +129,7 @@ impl Destination {
         let end = to.len() - rest.len() + authority.len();
         let (url, path) = to.split_at(end);
         let path = if path.is_empty() { "/" } else { path };
-        Ok(Self { text: Text::parse(path), url: Some(url.to_owned()), upstream: None })
+        Ok(Self { text: Text::parse(path), url: Some(url.to_owned()), upstream: None, target: None })
     }
 
     fn build(&mut self, upstream: &Map<String, Value>, field: &str, build: &BuildCx<'_>) -> Result<(), Invalid> {
@@ -126,15 +141,15 @@ impl Destination {
 }
 
 impl Rewrite {
-    pub(super) fn compile(conf: Conf, field: &str) -> Result<Self, Invalid> {
+    pub(super) fn compile(conf: Conf, field: &str, apis: &loops::Ids) -> Result<Self, Invalid> {
         let pattern = patterns::compile(&conf.match_pattern, false);
         let mut triggers = Vec::new();
         for (at, trigger) in conf.triggers.into_iter().enumerate() {
-            triggers.push(Trigger::compile(trigger, &format!("{field}.triggers[{at}]"))?);
+            triggers.push(Trigger::compile(trigger, &format!("{field}.triggers[{at}]"), apis)?);
         }
         Ok(Self {
             pattern: pattern.map_err(|error| Invalid::new(format!("{field}.match_pattern"), error))?,
-            to: Destination::compile(&conf.rewrite_to, &format!("{field}.rewrite_to"))?,
+            to: Destination::compile(&conf.rewrite_to, &format!("{field}.rewrite_to"), apis)?,
             triggers: triggers.into(),
         })
     }
@@ -152,8 +167,14 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Settles the target of a request that has the pattern; false for any other. Context variables have values in any case.
-    pub(super) fn apply(&self, cx: &mut RequestCx<'_>, whole: &Whole<'_>, base: &Base, meta: Option<&Meta>) -> bool {
+    /// Settles the target of a request that has the pattern. Context variables have values in any case.
+    pub(super) fn apply(
+        &self,
+        cx: &mut RequestCx<'_>,
+        whole: &Whole<'_>,
+        base: &Base,
+        meta: Option<&Meta>,
+    ) -> Rewritten<'_> {
         let mut given = Vec::new();
         let rest = target::rest(cx.request(), whole);
         if !rest.starts_with(b"/") {
@@ -164,7 +185,7 @@ impl Rewrite {
             given.push(b'?');
             given.extend_from_slice(query);
         }
-        let Some(groups) = self.pattern.captures(&given) else { return false };
+        let Some(groups) = self.pattern.captures(&given) else { return Rewritten::No };
         let mut captured = Vec::new();
         let to = self
             .triggers
@@ -178,6 +199,9 @@ impl Rewrite {
         let mut made = Vec::new();
         expand(&text, &groups, &mut made);
         made.retain(|byte| !byte.is_ascii_control() && *byte != b' ');
+        if let Some(target) = &to.target {
+            return Rewritten::Leads(target, made);
+        }
         let cut = made.iter().position(|byte| *byte == b'?');
         let path = made.get(..cut.unwrap_or(made.len())).unwrap_or_default();
         let query = cut.and_then(|cut| made.get(cut + 1..));
@@ -190,7 +214,7 @@ impl Rewrite {
         if to.upstream.is_some() {
             cx.choose_upstream(to.upstream);
         }
-        true
+        Rewritten::Yes
     }
 }
 
@@ -213,7 +237,7 @@ fn expand(text: &[u8], groups: &regex::bytes::Captures<'_>, out: &mut Vec<u8>) {
 }
 
 impl Trigger {
-    fn compile(conf: TriggerConf, field: &str) -> Result<Self, Invalid> {
+    fn compile(conf: TriggerConf, field: &str, apis: &loops::Ids) -> Result<Self, Invalid> {
         if !conf.options.request_context_matches.is_empty() {
             let text =
                 "triggers on context variables are not supported: match the header, the query or the path itself";
@@ -232,7 +256,7 @@ impl Trigger {
                 matches.push((place, name, pattern, condition.reverse));
             }
         }
-        let to = Destination::compile(&conf.rewrite_to, &format!("{field}.rewrite_to"))?;
+        let to = Destination::compile(&conf.rewrite_to, &format!("{field}.rewrite_to"), apis)?;
         Ok(Self { needs_all: conf.on == "all", matches: matches.into(), to })
     }
 

@@ -82,7 +82,7 @@ pub(super) fn write_url(cx: &mut RequestCx<'_>, whole: &Whole<'_>, base: &Base, 
     let mut parts = url.splitn(2, |byte| *byte == b'?');
     let (path, query) = (parts.next().unwrap_or_default(), parts.next());
     let rest = match whole.strip {
-        true => path.get(whole.listen.length_of(path)..).unwrap_or_default(),
+        true => path.get(whole.listen.length(path)..).unwrap_or_default(),
         false => path,
     };
     let request = cx.request_mut();
