@@ -47,6 +47,7 @@ pub(crate) enum What {
     ChangeKey,
     RevokeKey,
     Products,
+    ProductDocuments,
     Quotas,
     ResetQuotas,
     Identity,
@@ -69,6 +70,7 @@ pub(crate) enum What {
     RemoveOwnKey,
     OwnUsage,
     OwnQuotas,
+    OwnDocuments,
     OpenApi,
     Session,
     Login,
@@ -169,6 +171,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
     operation(Method::GET, "/weir/v1/products", What::Products, "APIs with their routes, and the plans on which they may be called",
         &[("plan", "only those that this plan includes"), ("team", "only those with this label `team`")], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/products/{id}/openapi", What::ProductDocuments, "The OpenAPI documents of an API: those that its service and its routes have with oas-validator",
+        &[], Takes::Nothing, &[(404, "there is no such API")]),
     operation(Method::GET, "/weir/v1/quotas", What::Quotas, "What a consumer, or one of its keys, has used of the limits of its plans, as this gateway counts",
         &[("consumer", "the consumer, which is needed"), ("key", "the id of one of its keys")], Takes::Nothing,
         &[(404, "there is no such consumer or key, or counts are in a Redis"), NOT_WRITTEN]),
@@ -217,6 +221,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
     operation(Method::GET, "/weir/v1/self/quotas", What::OwnQuotas, "What the developer's applications have used of the limits of their plans, as this gateway counts",
         &[], Takes::Nothing, &[(404, "counts are in a Redis")]),
+    operation(Method::GET, "/weir/v1/self/products/{id}/openapi", What::OwnDocuments, "The OpenAPI documents of an API that is open to the developer",
+        &[], Takes::Nothing, &[(404, "there is no such API")]),
     operation(Method::GET, "/weir/v1/keys", What::Keys, "Keys of callers, that is credentials, without what opens anything",
         &[("consumer", "only those of this consumer")], Takes::Nothing, &[NOT_WRITTEN]),
     operation(Method::POST, "/weir/v1/keys", What::IssueKey, "Makes a key for a consumer. The answer alone shows it",
@@ -319,6 +325,7 @@ impl What {
                 | Self::ChangeKey
                 | Self::RevokeKey
                 | Self::Products
+                | Self::ProductDocuments
                 | Self::References
                 | Self::Audit
                 | Self::Developers
@@ -339,6 +346,7 @@ impl What {
                 | Self::RemoveOwnKey
                 | Self::OwnUsage
                 | Self::OwnQuotas
+                | Self::OwnDocuments
                 | Self::Quotas
                 | Self::ResetQuotas
         )

@@ -180,6 +180,34 @@ fn products_are_apis_with_their_plans() {
 }
 
 #[test]
+fn documents_of_apis_are_for_those_who_may_call_them() {
+    let origin = Origin::hello();
+    let gateway = start(&origin);
+    let document = |title: &str| json!({ "openapi": "3.0.3", "info": { "title": title, "version": "1" }, "paths": {} });
+    let with =
+        |title: &str, more: Value| json!({ "oas-validator": { "spec": document(title).to_string(), "_meta": more } });
+    let route =
+        json!({ "uri": "/orders/*", "service_id": "shop", "plugins": with("Orders", json!({ "disable": true })) });
+    gateway.must("PUT", "routes/orders", &route.to_string());
+    let open =
+        json!({ "uri": "/open", "upstream": { "nodes": { (origin.node()): 1 } }, "plugins": with("Open", json!({})) });
+    gateway.must("PUT", "routes/open", &open.to_string());
+    let get = |path: &str| ask(&gateway, OPERATOR, "GET", &format!("weir/v1/products{path}"), &Value::Null);
+    let expected = json!({ "api": "shop", "documents": [{ "of": "routes/orders", "document": document("Orders") }] });
+    assert_eq!(get("/shop/openapi"), (200, expected.clone()));
+    assert_eq!(get("/none/openapi").0, 404);
+    assert_eq!(get("").1["products"].as_array().map(|all| all.iter().all(|one| one["documented"] == true)), Some(true));
+    let made = ask(&gateway, OPERATOR, "POST", "weir/v1/developers", &json!({ "id": "anna", "plans": ["two"] })).1;
+    let token = made["token"].as_str().expect("a token").to_owned();
+    let own = |api: &str| ask_as(&gateway, &token, "GET", &format!("/products/{api}/openapi"), &Value::Null);
+    assert_eq!(own("shop"), (200, expected));
+    // No plan of hers includes it.
+    assert_eq!((own("open").0, own("none").0), (404, 404));
+    // One that is switched off is shown, and checks nothing.
+    assert_eq!(gateway.client().request("GET /orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").status, 401);
+}
+
+#[test]
 fn a_developer_looks_after_applications_and_keys() {
     let origin = Origin::hello();
     let gateway = start(&origin);

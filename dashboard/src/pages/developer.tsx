@@ -148,8 +148,10 @@ function Own({ apps }: { apps: string[] }) {
 }
 
 function Products({ products }: { products: Json[] }) {
+  const [shown, setShown] = useState<string | null>(null);
   return (
     <Card title="APIs that you may call" class="flush">
+      {shown && <Documents api={shown} onClose={() => setShown(null)} />}
       {products.length ? (
         <div class="scroll" tabIndex={0} role="region" aria-label="Table">
           <table>
@@ -157,7 +159,7 @@ function Products({ products }: { products: Json[] }) {
             <tbody>
               {products.map((one) => (
                 <tr key={one.api}>
-                  <td><strong>{one.name ?? one.api}</strong>{one.desc && <div class="hint">{one.desc}</div>}</td>
+                  <td><strong>{one.name ?? one.api}</strong>{one.desc && <div class="hint">{one.desc}</div>} {one.documented && <Button tone="quiet" onClick={() => setShown(one.api)}>Documentation</Button>}</td>
                   <td><Chips items={one.plans.map((plan: Json) => plan.name ?? plan.id)} /></td>
                   <td>{one.plans.flatMap((plan: Json) => plan.limits.map((limit: Json) => `${count(limit.count)} a ${limit.per}`)).join(', ') || <span class="faint">none</span>}</td>
                 </tr>
@@ -167,5 +169,70 @@ function Products({ products }: { products: Json[] }) {
         </div>
       ) : <Empty icon="services" title="No API is open to you yet" />}
     </Card>
+  );
+}
+
+const METHODS = ['get', 'put', 'post', 'delete', 'options', 'head', 'patch', 'trace'];
+
+// The operations of the OpenAPI documents of an API.
+function Documents({ api, onClose }: { api: string; onClose: () => void }) {
+  const path = `/weir/v1/self/products/${encodeURIComponent(api)}/openapi`;
+  const told = useLoad(() => get(path), [api]);
+  return (
+    <Dialog title={`Documentation of ${api}`} wide onClose={onClose} actions={<>
+      <a class="button" download={`${api}.openapi.json`} href={path}><Icon name="export" size={16} />JSON</a>
+      <Button tone="primary" onClick={onClose}>Close</Button>
+    </>}>
+      {told.error && <Failure error={told.error} />}
+      {!told.data && !told.error && <Loading />}
+      {told.data?.documents.map((one: Json) => <Document key={one.of} document={one.document} />)}
+    </Dialog>
+  );
+}
+
+// The thing at `#/…`, where a part refers to it.
+function resolved(document: Json, part: Json): Json {
+  const place = typeof part?.$ref === 'string' && part.$ref.startsWith('#/') ? part.$ref.slice(2).split('/') : null;
+  if (!place) return part ?? {};
+  return place.reduce((at: Json, name: string) => at?.[name.replaceAll('~1', '/').replaceAll('~0', '~')], document) ?? {};
+}
+
+function typeOf(document: Json, schema: Json): string {
+  const found = resolved(document, schema);
+  const type = Array.isArray(found.type) ? found.type.join(' or ') : found.type;
+  if (type === 'array') return `list of ${typeOf(document, found.items)}`;
+  return type ?? (schema?.$ref ? String(schema.$ref).split('/').pop()! : 'any');
+}
+
+function Document({ document }: { document: Json }) {
+  const operations = Object.entries<Json>(document.paths ?? {}).flatMap(([path, item]) =>
+    METHODS.filter((method) => item?.[method]).map((method) => ({ path, method, item, operation: item[method] })));
+  return (
+    <section>
+      <h3>{document.info?.title} <span class="hint">{document.info?.version}</span></h3>
+      {document.info?.description && <p>{document.info.description}</p>}
+      {!operations.length && <p class="hint">It describes no operation.</p>}
+      {operations.map(({ path, method, item, operation }) => {
+        const parameters = [...(item.parameters ?? []), ...(operation.parameters ?? [])].map((one: Json) => resolved(document, one));
+        const body = resolved(document, operation.requestBody);
+        return (
+          <details key={`${method} ${path}`}>
+            <summary><code>{method.toUpperCase()} {path}</code> {operation.summary} {operation.deprecated && <Badge tone="warn">deprecated</Badge>}</summary>
+            {operation.description && <p>{operation.description}</p>}
+            {parameters.length > 0 && (
+              <table class="plain">
+                <thead><tr><th>Parameter</th><th>In</th><th>Type</th><th>Meaning</th></tr></thead>
+                <tbody>{parameters.map((one: Json, at: number) => <tr key={at}><td><code>{one.name}</code>{one.required && <span class="hint"> required</span>}</td><td>{one.in}</td><td>{typeOf(document, one.schema ?? one)}</td><td>{one.description}</td></tr>)}</tbody>
+              </table>
+            )}
+            {body.content && <p>Body{body.required && ', required'}: {Object.entries<Json>(body.content).map(([media, one]) => `${media} (${typeOf(document, one.schema)})`).join(', ')}</p>}
+            <table class="plain">
+              <thead><tr><th>Answer</th><th>Meaning</th></tr></thead>
+              <tbody>{Object.entries<Json>(operation.responses ?? {}).map(([status, one]) => <tr key={status}><td>{status}</td><td>{resolved(document, one).description}</td></tr>)}</tbody>
+            </table>
+          </details>
+        );
+      })}
+    </section>
   );
 }

@@ -37,6 +37,40 @@ impl Api {
         Ok(products)
     }
 
+    /// The OpenAPI documents of an API: those of its service and of its routes.
+    pub(crate) async fn product_documents(&self, api: &str) -> Outcome {
+        let documents = self.documents_of(api).await?;
+        Ok(Answer::json(StatusCode::OK, &json!({ "api": api, "documents": documents })))
+    }
+
+    /// Each document with its place.
+    pub(super) async fn documents_of(&self, api: &str) -> Result<Vec<Value>, Answer> {
+        let _turn = self.turns.list().await?;
+        let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
+        let mut found = Vec::new();
+        let mut is_known = false;
+        for item in &listing.items {
+            let kind = item.key.kind();
+            let known = Known::new(item);
+            let is_of_it = match kind {
+                Kind::Services => known.id == api,
+                Kind::Routes => known.text("service_id").unwrap_or(known.id) == api,
+                _ => continue,
+            };
+            if !is_of_it {
+                continue;
+            }
+            is_known = true;
+            if let Some(document) = document_of(&known.value) {
+                found.push(json!({ "of": item.key.to_string(), "document": document }));
+            }
+        }
+        if !is_known {
+            return Err(Answer::error(StatusCode::NOT_FOUND, format!("there is no API {api}")));
+        }
+        Ok(found)
+    }
+
     async fn all_products(&self) -> Result<(u64, Vec<Value>), Answer> {
         let _turn = self.turns.list().await?;
         let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
@@ -78,8 +112,14 @@ impl<'a> Known<'a> {
     }
 }
 
-fn product(api: &Known<'_>, service: Option<&str>, routes: &[&Known<'_>], plans: &[Known<'_>]) -> Value {
-    let routes: Vec<&str> = routes.iter().map(|route| route.id).collect();
+/// The OpenAPI document that a service or a route has with `oas-validator`, also where that is switched off.
+fn document_of(resource: &Value) -> Option<Value> {
+    let text = resource.pointer("/plugins/oas-validator/spec")?.as_str()?;
+    serde_json::from_str(text).ok()
+}
+
+fn product(api: &Known<'_>, service: Option<&str>, own: &[&Known<'_>], plans: &[Known<'_>]) -> Value {
+    let routes: Vec<&str> = own.iter().map(|route| route.id).collect();
     let included = plans.iter().filter(|plan| includes(&plan.value, service, &routes));
     let plans: Vec<Value> = included
         .map(|plan| {
@@ -97,6 +137,9 @@ fn product(api: &Known<'_>, service: Option<&str>, routes: &[&Known<'_>], plans:
         if let Some(text) = api.text(field) {
             told[field] = text.into();
         }
+    }
+    if [api].iter().chain(own).any(|one| document_of(&one.value).is_some()) {
+        told["documented"] = true.into();
     }
     if let Some(team) = api.value.get("labels").and_then(|labels| labels.get("team")) {
         told["team"] = team.clone();

@@ -84,6 +84,17 @@ impl Api {
         Ok(Answer::json(StatusCode::OK, &told))
     }
 
+    /// The OpenAPI documents of an API that is open to the developer.
+    pub(crate) async fn own_documents(&self, api: &str, request: &Request) -> Outcome {
+        let developer = self.asking(request).await?;
+        let open = self.products_of(&developer.plans()).await?;
+        if !open.iter().any(|product| product["api"] == api) {
+            // Nobody learns of the APIs that others may call.
+            return Err(Answer::error(StatusCode::NOT_FOUND, format!("there is no API {api}")));
+        }
+        self.product_documents(api).await
+    }
+
     /// The developer's applications, with their keys.
     pub(crate) async fn own_applications(&self, request: &Request) -> Outcome {
         let developer = self.asking(request).await?;

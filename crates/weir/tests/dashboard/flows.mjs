@@ -11,6 +11,19 @@ const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 const { ADMIN, GATEWAY, FILE_ADMIN, KONG_ADMIN, KONG_GATEWAY, TYK_ADMIN, TYK_GATEWAY, THREESCALE_ADMIN, ORIGIN, ADMIN_KEY, VIEWER_KEY, CHROMIUM, SHOTS } = process.env;
 const LIMIT = 20_000;
+const DOCUMENT = {
+  openapi: '3.0.3', info: { title: 'Things', version: '1.2', description: 'What one pays for.' },
+  components: { schemas: { Colour: { enum: ['red'] } }, parameters: { id: { name: 'id', in: 'path', required: true, schema: { type: 'integer' } } } },
+  paths: {
+    '/paid/{id}': {
+      parameters: [{ $ref: '#/components/parameters/id' }],
+      get: {
+        summary: 'A thing', responses: { 200: { description: 'The thing' } },
+        parameters: [{ name: 'colours', in: 'query', schema: { type: 'array', items: { $ref: '#/components/schemas/Colour' } } }],
+      },
+    },
+  },
+};
 
 const profile = mkdtempSync(join(tmpdir(), 'weir-dashboard-'));
 const browser = await chromium.launchPersistentContext(profile, {
@@ -319,6 +332,8 @@ const flows = {
   },
 
   async 'a developer has a page with applications, keys, usage and APIs'() {
+    const documented = { 'key-auth': {}, 'oas-validator': { spec: JSON.stringify(DOCUMENT), _meta: { disable: true } } };
+    assert.equal((await api('PUT', '/weir/v1/resources/routes/paid', { uri: '/paid', upstream_id: 'backend', plugins: documented })).status, 200);
     const made = await (await api('POST', '/weir/v1/developers', { id: 'dora', name: 'Dora', plans: ['gold'] })).json();
     await button('Log out').click();
     await heading('The session has ended');
@@ -340,6 +355,12 @@ const flows = {
     await page.getByRole('cell', { name: 'paid' }).first().waitFor();
     await page.getByText(/of 5 a year/).waitFor();
     await look('developer');
+    await button('Documentation').click();
+    await dialog().getByText('GET /paid/{id}').click();
+    await dialog().getByRole('cell', { name: 'list of Colour' }).waitFor();
+    await dialog().getByRole('cell', { name: 'The thing' }).waitFor();
+    await look('documentation');
+    await dialog().getByRole('button', { name: 'Close', exact: true }).last().click();
     await page.setViewportSize({ width: 400, height: 800 });
     await look('narrow-developer');
     await page.setViewportSize({ width: 1360, height: 900 });
