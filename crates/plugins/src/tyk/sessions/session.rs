@@ -1,7 +1,8 @@
 //! A session: what a key allows, in the form in which a request needs it.
 
+use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
@@ -208,12 +209,18 @@ const MOST_PATTERNS: usize = 256;
 /// Most memory of one of them.
 const PATTERN_BYTES: usize = 1 << 18;
 
+/// Counts more patterns of a session.
+fn add_patterns(count: &mut usize, more: usize) -> Result<(), String> {
+    *count += more;
+    match *count > MOST_PATTERNS {
+        true => Err(format!("a key may have {MOST_PATTERNS} patterns of paths")),
+        false => Ok(()),
+    }
+}
+
 /// A pattern of a path, found anywhere in it.
 fn pattern(text: &str, count: &mut usize) -> Result<Regex, String> {
-    *count += 1;
-    if *count > MOST_PATTERNS {
-        return Err(format!("a key may have {MOST_PATTERNS} patterns of paths"));
-    }
+    add_patterns(count, 1)?;
     let text = crate::tyk::patterns::pattern_of(text);
     let built = regex::bytes::RegexBuilder::new(&text).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build();
     built.map_err(|error| format!("'{text}' is no regular expression: {error}"))
@@ -229,7 +236,7 @@ impl Session {
         let mut count = 0;
         for (id, right) in value.get("access_rights").and_then(Value::as_object).into_iter().flatten() {
             let api = right.get("api_id").and_then(Value::as_str).filter(|api| !api.is_empty()).unwrap_or(id);
-            rights.push(Right::compile(api, right, &mut count)?);
+            rights.push(Right::shared(api, right, &mut count)?);
         }
         let basic = value.get("basic_auth_data").filter(|basic| !text(basic, "password").is_empty());
         let hmac = Some(text(value, "hmac_string")).filter(|secret| !secret.is_empty());
@@ -284,11 +291,11 @@ impl Session {
 #[derive(Debug)]
 pub struct Rights {
     hashes: Box<[u32]>,
-    list: Box<[Right]>,
+    list: Box<[Arc<Right>]>,
 }
 
 impl Rights {
-    fn new(mut list: Vec<Right>) -> Self {
+    fn new(mut list: Vec<Arc<Right>>) -> Self {
         list.sort_by_cached_key(|right| Self::hash(&right.api));
         Self { hashes: list.iter().map(|right| Self::hash(&right.api)).collect(), list: list.into() }
     }
@@ -304,12 +311,12 @@ impl Rights {
         let hash = Self::hash(api);
         let first = self.hashes.partition_point(|known| *known < hash);
         let equal = self.hashes.get(first..)?.iter().take_while(|known| **known == hash).count();
-        self.list.get(first..first + equal)?.iter().find(|right| *right.api == *api)
+        self.list.get(first..first + equal)?.iter().map(AsRef::as_ref).find(|right| *right.api == *api)
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Right> {
-        self.list.iter()
+        self.list.iter().map(AsRef::as_ref)
     }
 
     /// True for a master key.
@@ -345,7 +352,45 @@ impl Password {
     }
 }
 
+/// Rights that are in use, by their API and their fields as they are written.
+#[derive(Default)]
+struct SharedRights {
+    known: HashMap<String, Weak<Right>>,
+    /// Entries at which those out of use are dropped.
+    full: usize,
+}
+
+/// Entries below which nothing is dropped.
+const FEW: usize = 1024;
+
+static SHARED: LazyLock<Mutex<SharedRights>> = LazyLock::new(Mutex::default);
+
+impl SharedRights {
+    fn put(&mut self, name: String, right: &Arc<Right>) {
+        if self.known.len() >= self.full {
+            self.known.retain(|_, right| right.strong_count() > 0);
+            self.full = (2 * self.known.len()).max(FEW);
+        }
+        self.known.insert(name, Arc::downgrade(right));
+    }
+}
+
 impl Right {
+    /// Rights that are the same for other keys are one and the same: most keys have those of a few policies. `count` are the
+    /// patterns of a session so far.
+    fn shared(api: &str, right: &Value, count: &mut usize) -> Result<Arc<Self>, String> {
+        let name = format!("{api}\n{right}");
+        let shared = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shared().known.get(&name).and_then(Weak::upgrade);
+        if let Some(known) = known {
+            add_patterns(count, known.allowed.len() + known.endpoints.len())?;
+            return Ok(known);
+        }
+        let made = Arc::new(Self::compile(api, right, count)?);
+        shared().put(name, &made);
+        Ok(made)
+    }
+
     fn compile(api: &str, value: &Value, count: &mut usize) -> Result<Self, String> {
         let mut allowed = Vec::new();
         for entry in list(value, "allowed_urls") {
@@ -399,6 +444,12 @@ mod tests {
         for api in ["api-1000", "", "api"] {
             assert!(session.right(api).is_none(), "{api}");
         }
+        let other =
+            Session::compile("k2", &json!({"access_rights": {"api-1": {"versions": ["1"]}}}), 0).expect("a session");
+        let same = |one: &Session, other: &Session| {
+            std::ptr::eq(one.right("api-1").expect("a right"), other.right("api-1").expect("a right"))
+        };
+        assert!(same(&session, &other), "rights that are the same are there once");
         let master = Session::compile("k", &json!({"access_rights": {}}), 0).expect("a session");
         assert!(master.rights.is_empty() && master.right("api-1").is_none());
     }
