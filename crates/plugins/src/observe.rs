@@ -29,6 +29,7 @@ pub(crate) mod stamp;
 pub(crate) mod syslog;
 pub(crate) mod syslog_message;
 pub(crate) mod tcp_logger;
+pub(crate) mod tencent_cloud_cls;
 mod time_pattern;
 pub(crate) mod trace;
 pub(crate) mod udp_logger;

@@ -47,6 +47,7 @@ use crate::observe::sls_logger::SlsLogger;
 use crate::observe::splunk_hec_logging::SplunkHecLogging;
 use crate::observe::syslog::Syslog;
 use crate::observe::tcp_logger::TcpLogger;
+use crate::observe::tencent_cloud_cls::TencentCloudCls;
 use crate::observe::udp_logger::UdpLogger;
 use crate::observe::zipkin::Zipkin;
 use crate::requests::batch_requests::BatchRequests;
@@ -175,6 +176,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &SplunkHecLogging,
         &Syslog,
         &TcpLogger,
+        &TencentCloudCls,
         &TrafficLabel,
         &TrafficSplit,
         &UaRestriction,

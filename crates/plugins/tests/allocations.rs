@@ -162,6 +162,12 @@ fn main() {
         ("syslog", "{host: 127.0.0.1, port: 9}", "", true),
         ("sls-logger", "{host: a, port: 9, project: p, logstore: l, access_key_id: i, access_key_secret: s}", "", true),
         ("loggly", "{customer_token: t, severity_map: {'503': ERR}}", "", true),
+        (
+            "tencent-cloud-cls",
+            "{cls_host: a, cls_topic: t, secret_id: i, secret_key: s, global_tag: {env: test}}",
+            "",
+            true,
+        ),
         ("loki-logger", "{endpoint_addrs: ['http://127.0.0.1:1'], log_labels: {job: $host}}", "", true),
         (
             "elasticsearch-logger",

@@ -27,7 +27,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use combine::Combine;
 pub use deliver::{
-    Broker, Carrier, Check, Documents, Endpoints, Grant, List, Login, Mechanism, Post, Tcp, Tls, Topic, Udp,
+    Broker, Carrier, Check, Documents, Endpoints, Grant, List, Login, Mechanism, Post, Signature, Tcp, Tls, Topic, Udp,
 };
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
@@ -67,6 +67,8 @@ pub enum Destination {
     Endpoints(Endpoints),
     /// A collector that wants a token, which is asked for first.
     Granted(Post, Grant),
+    /// A collector whose requests are signed. Every answer of 2xx takes the batch.
+    Signed(Post, Signature),
     /// A file that is appended to.
     File {
         /// Its path.

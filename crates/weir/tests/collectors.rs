@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Answer, Authority, Connection, Gateway, Kind, LIMIT, Nginx, Origin, Receiver, Reload, each, wait_until,
 };
-use crate::loggers::{extend, json_text, whole};
+use crate::loggers::{extend, json_text, tencent_logs, whole};
 use crate::reports::{await_reports, collector, rules};
 
 #[test]
@@ -59,6 +59,80 @@ fn loggly_takes_messages_or_batches() {
         gateway.get("/");
         await_reports(&gateway, "loggly", "dropped", number + 1);
     }
+}
+
+#[test]
+fn tencent_takes_signed_logs() {
+    let origin = Origin::hello();
+    let (collector, _) = collector(200);
+    let conf = json!({
+        "cls_host": collector.node(), "scheme": "http", "cls_topic": "topic-1", "secret_id": "id", "secret_key": "secret",
+        "global_tag": { "env": "test", "status": "none", "list": [1] }, "batch_max_size": 2,
+        "log_format": { "uri": "$uri", "status": "$status", "nested": { "at": "$time_iso8601" } },
+    });
+    let gateway = Gateway::start(rules(&origin.node(), "tencent-cloud-cls", &conf));
+    for path in ["/1", "/2"] {
+        gateway.get(path);
+    }
+    await_reports(&gateway, "tencent-cloud-cls", "sent", 2);
+    let batch = collector.last();
+    assert_eq!((batch.method.as_str(), batch.target.as_str()), ("POST", "/structuredlog?topic_id=topic-1"));
+    assert_eq!(batch.field("content-type"), Some("application/x-protobuf"));
+    let signed = batch.field("authorization").expect("a signature");
+    let time = signed.split("q-sign-time=").nth(1).and_then(|rest| rest.split('&').next()).expect("a time");
+    let mac = |key: &str, text: &str| {
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
+        let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        digits(aws_lc_rs::hmac::sign(&key, text.as_bytes()).as_ref())
+    };
+    // The SHA-1 of `post`, the path and two empty lines.
+    let text = format!("sha1\n{time}\nf099b7e511157f8fb9f637eda1f98472050c00e5\n");
+    let signature = mac(&mac("secret", time), &text);
+    let expected = format!(
+        "q-sign-algorithm=sha1&q-ak=id&q-sign-time={time}&q-key-time={time}&q-header-list=&q-url-param-list=&q-signature={signature}"
+    );
+    assert_eq!(signed, expected);
+    let logs = tencent_logs(&batch.body);
+    assert_eq!(logs.iter().map(|log| log["contents"]["uri"].clone()).collect::<Vec<_>>(), ["/1", "/2"]);
+    let first = &logs[0];
+    assert!(
+        first["time"].as_u64().is_some_and(|time| time > 1_700_000_000_000) && first["source"].is_string(),
+        "{first}"
+    );
+    let contents = &first["contents"];
+    assert_eq!(
+        (&contents["env"], &contents["status"], &contents["list"]),
+        (&json!("test"), &json!("none"), &json!([1]))
+    );
+    assert!(contents["nested"]["at"].is_string(), "{first}");
+    // A share of the exchanges; a service that refuses, and one whose certificate nobody knows.
+    let mut few = conf.clone();
+    extend(&mut few, json!({ "sample_ratio": 0.00001 }));
+    assert_eq!(gateway.reload(rules(&origin.node(), "tencent-cloud-cls", &few)), Reload::Applied);
+    for _ in 0..20 {
+        gateway.get("/few");
+    }
+    let refusing = crate::reports::collector(403).0;
+    let authority = Authority::new();
+    let own = authority.certificate(Kind::P256, &["localhost"]);
+    let nginx = Nginx::start_tls(&format!(
+        "ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200; }}",
+        own.cert_file.display(),
+        own.key_file.display()
+    ));
+    for (more, outcome, number) in [
+        (json!({ "cls_host": refusing.node() }), "dropped", 1),
+        (json!({ "cls_host": nginx.node(), "scheme": "https" }), "dropped", 2),
+        (json!({ "cls_host": nginx.node(), "scheme": "https", "ssl_verify": false }), "sent", 3),
+    ] {
+        let mut conf = conf.clone();
+        extend(&mut conf, json!({ "batch_max_size": 1 }));
+        extend(&mut conf, more);
+        assert_eq!(gateway.reload(rules(&origin.node(), "tencent-cloud-cls", &conf)), Reload::Applied);
+        gateway.get("/other");
+        await_reports(&gateway, "tencent-cloud-cls", outcome, number);
+    }
+    assert_eq!(collector.requests().len(), 1, "20 exchanges at one in 100,000");
 }
 
 #[test]

@@ -35,6 +35,65 @@ pub(crate) fn whole(text: &[u8]) -> Vec<Value> {
     values.map(|value| value.unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(text)))).collect()
 }
 
+/// The fields of a message of Protocol Buffers: their numbers, and their bytes or their number as text.
+fn fields(mut message: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    let varint = |message: &mut &[u8]| {
+        let mut number = 0;
+        for shift in (0..).step_by(7) {
+            let (byte, rest) = message.split_first().expect("a number");
+            *message = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if *byte < 0x80 {
+                break;
+            }
+        }
+        number
+    };
+    let mut found = Vec::new();
+    while !message.is_empty() {
+        let key = varint(&mut message);
+        let value = varint(&mut message);
+        let content = match key & 7 {
+            0 => value.to_string().into_bytes(),
+            2 => {
+                let (content, rest) = message.split_at(usize::try_from(value).expect("a length"));
+                message = rest;
+                content.to_vec()
+            }
+            other => panic!("a field of the kind {other}"),
+        };
+        found.push((key >> 3, content));
+    }
+    found
+}
+
+/// The logs in a `LogGroupList` of Tencent's: `time`, `source` and `contents`, in which what is JSON is read.
+pub(crate) fn tencent_logs(text: &[u8]) -> Vec<Value> {
+    let text_of = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a text");
+    let mut logs = Vec::new();
+    for (_, group) in fields(text) {
+        let group = fields(&group);
+        let source = group.iter().find(|(number, _)| *number == 4).map(|(_, source)| text_of(source));
+        for (_, log) in group.iter().filter(|(number, _)| *number == 1) {
+            let mut read = json!({ "source": source, "contents": {} });
+            for (number, content) in fields(log) {
+                match number {
+                    1 => read["time"] = text_of(&content).parse::<u64>().expect("a time").into(),
+                    _ => {
+                        let [(1, name), (2, value)] = &fields(&content)[..] else { panic!("a content") };
+                        let value = text_of(value);
+                        let is_json = value.starts_with('{') || value.starts_with('[');
+                        let value = if is_json { json_text(&value.into()) } else { value.into() };
+                        read["contents"][text_of(name)] = value;
+                    }
+                }
+            }
+            logs.push(read);
+        }
+    }
+    logs
+}
+
 /// Entries behind a text that ends each head.
 fn behind(text: &[u8], head: &str) -> Vec<Value> {
     let text = String::from_utf8_lossy(text);
@@ -113,6 +172,11 @@ impl Sink {
                     let logs = whole(text)[0].as_array().expect("logs").clone();
                     logs.iter().map(|log| json_text(&log["body"]["json"]["json"])).collect()
                 },
+            ),
+            collecting(
+                "tencent-cloud-cls",
+                |node| json!({ "cls_host": node, "scheme": "http", "cls_topic": "t", "secret_id": "i", "secret_key": "s" }),
+                |text| tencent_logs(text).iter().map(|log| log["contents"].clone()).collect(),
             ),
             receiving("tcp-logger", Receiver::tcp(), json!({}), whole),
             receiving("udp-logger", Receiver::udp(), json!({}), whole),

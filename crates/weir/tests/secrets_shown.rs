@@ -45,6 +45,7 @@ const FIELDS: &[&str] = &[
     "s3cret-token-of-openfunction",
     "s3cret-token-of-openwhisk",
     "s3cret-in-a-field-for-a-spec",
+    "s3cret-of-tencent",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -99,6 +100,7 @@ impl Secrets {
             "loggly": { "customer_token": FIELDS[15] },
             "sls-logger": { "host": "127.0.0.1", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i",
                             "access_key_secret": FIELDS[16] },
+            "tencent-cloud-cls": { "cls_host": "127.0.0.1:1", "cls_topic": "t", "secret_id": "i", "secret_key": FIELDS[31] },
             "google-cloud-logging": { "auth_config": { "client_email": "a", "project_id": "p", "private_key": self.rsa } },
             "authz-keycloak": { "token_endpoint": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[17] },
             "lago": { "endpoint_addrs": ["http://127.0.0.1:1"], "token": FIELDS[18], "event_transaction_id": "a",

@@ -54,6 +54,11 @@ pub(crate) struct LoggerConf {
 pub(crate) trait Render: std::fmt::Debug + Send + Sync + 'static {
     /// Appends the record of an exchange that is over.
     fn render(&self, entry: &Entry, x: View<'_>, bodies: Bodies<'_>, out: &mut Vec<u8>);
+
+    /// True if an exchange is reported, for a destination that takes a share of them.
+    fn wants(&self) -> bool {
+        true
+    }
 }
 
 /// The entry as it is.
@@ -129,6 +134,9 @@ impl<R: Render> Plugin for Logging<R> {
 
     fn log(&self, cx: &LogCx<'_>) {
         if self.matches.as_ref().is_some_and(|all| !all.iter().any(|one| one.eval(cx.source()))) {
+            return;
+        }
+        if !self.render.wants() {
             return;
         }
         self.channel.report(|out| self.render.render(&self.entry, cx.view(), self.capture.bodies(cx), out));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::queue::Batch;
 use super::{ChannelOptions, Destination, Frame, HUB, Shared, lock};
@@ -68,6 +68,32 @@ impl std::fmt::Debug for Grant {
         let mut shown = f.debug_struct("Grant");
         shown.field("token_uri", &self.token_uri).field("issuer", &self.issuer).field("scope", &self.scope);
         shown.field("private_key", &self.private_key).finish_non_exhaustive()
+    }
+}
+
+/// An account that signs requests as they are sent.
+#[derive(Clone)]
+pub struct Signature {
+    /// Id of the account's key.
+    pub id: String,
+    /// The key.
+    pub key: String,
+    /// Makes the value of `Authorization`, at a time in seconds since 1970.
+    pub sign: fn(&Self, now: u64) -> String,
+}
+
+// As of a grant.
+impl PartialEq for Signature {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.id, &self.key) == (&other.id, &other.key)
+    }
+}
+
+impl Eq for Signature {}
+
+impl std::fmt::Debug for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signature").field("id", &self.id).field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -344,6 +370,12 @@ impl Common {
                 self.carrier.post(post, *check, batch)
             }
             Destination::Granted(post, grant) => self.carrier.post_granted(post, grant, batch).map(|()| 0),
+            Destination::Signed(post, account) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let mut post = post.clone();
+                post.fields.push(("Authorization".to_owned(), (account.sign)(account, now)));
+                self.carrier.post(&post, Check::Success, batch)
+            }
             Destination::File { path, mode } => self.append(path, *mode, batch),
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Kafka(to) => self.carrier.produce(to, batch).map(|()| 0),

@@ -147,9 +147,9 @@ const VARINT: u8 = 0;
 /// Wire type of numbers of eight bytes.
 const FIXED64: u8 = 1;
 /// Wire type of texts, bytes and messages.
-const BYTES: u8 = 2;
+pub(crate) const BYTES: u8 = 2;
 
-const fn key(number: u8, wire_type: u8) -> u8 {
+pub(crate) const fn key(number: u8, wire_type: u8) -> u8 {
     number << 3 | wire_type
 }
 
@@ -161,7 +161,7 @@ fn push_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn push_number(out: &mut Vec<u8>, field: u8, number: u64) {
+pub(crate) fn push_number(out: &mut Vec<u8>, field: u8, number: u64) {
     out.push(key(field, VARINT));
     push_varint(out, number);
 }
@@ -171,7 +171,7 @@ fn push_fixed64(out: &mut Vec<u8>, field: u8, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn push_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+pub(crate) fn push_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.push(key(field, BYTES));
     push_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -195,7 +195,7 @@ fn push_attribute(out: &mut Vec<u8>, field: u8, name: &str, value: impl FnOnce(&
 }
 
 /// Appends a field whose content is written before its length is known. Most have less than 128 bytes; a longer one is moved.
-fn nested(out: &mut Vec<u8>, key: u8, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn nested(out: &mut Vec<u8>, key: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.push(key);
     let at = out.len();
     out.push(0);
