@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use regex::bytes::Regex;
 use serde_json::{Map, Value};
+use weir_expr::{Source, Variable};
 use weir_plugin::{BuildCx, Flow, HookCx, Origin, PerRequest, Request, RequestCx, ResponseCx};
 use weir_wire::method::Method;
 
@@ -135,6 +136,13 @@ pub(super) fn name_of(method: Option<Method>, request: &Request) -> &[u8] {
 /// A text of a request; bytes that are no UTF-8 are replaced.
 pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The scheme of a request, as middleware is told.
+pub(super) fn scheme(source: &dyn Source) -> String {
+    let mut scheme = Vec::new();
+    source.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
+    text(&scheme)
 }
 
 /// Lets a hook wait once the whole body of the request is there.

@@ -1,6 +1,6 @@
 //! Loops: APIs that others lead requests to inside the gateway (`tyk://API/path`), found by id or name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_config::{Diagnostic, Kind, Mark, Node};
 use weir_plugins::tyk::parse_loop;
@@ -12,35 +12,42 @@ use crate::definition::Definition;
 const SELF: &str = "self";
 
 /// The loops of all definitions.
+#[derive(Default)]
 pub(super) struct Loops {
     /// Ids of the APIs by the names with which loops name them.
     ids: BTreeMap<String, String>,
+    /// Ids of the APIs that they lead to.
+    targets: BTreeSet<String>,
+    /// Files of the APIs that lead to themselves: another definition may have the same id.
+    selves: BTreeSet<String>,
 }
 
 impl Loops {
     /// Reads the URLs of loops in all definitions. Names that are no API's are told.
     pub(super) fn of(apis: &[Definition], found: &mut Vec<Diagnostic>) -> Self {
-        let mut ids = BTreeMap::new();
+        let mut loops = Self::default();
         for api in apis {
             for name in named(api) {
-                let id = if name == SELF { Some(api) } else { apis.iter().find(|api| is_named(api, &name)) };
-                match id {
-                    Some(_) if name == SELF => {}
-                    Some(id) => drop(ids.insert(name, id.text("api_id").to_owned())),
-                    None => {
-                        let text = format!("no API has the id or name '{name}': requests for it are answered 500");
-                        found.push(api.doubt("tyk://", text));
-                    }
+                if name == SELF {
+                    loops.selves.insert(api.file.clone());
+                    continue;
                 }
+                let Some(target) = apis.iter().find(|api| is_named(api, &name)) else {
+                    let text = format!("no API has the id or name '{name}': requests for it are answered 500");
+                    found.push(api.doubt("tyk://", text));
+                    continue;
+                };
+                let id = target.text("api_id");
+                loops.targets.insert(id.to_owned());
+                loops.ids.insert(name, id.to_owned());
             }
         }
-        Self { ids }
+        loops
     }
 
     /// True for an API that others lead requests to, or that does so itself.
     pub(super) fn lead_to(&self, api: &Definition) -> bool {
-        let own = api.text("api_id");
-        self.ids.values().any(|id| id == own) || named(api).iter().any(|name| name == SELF)
+        self.targets.contains(api.text("api_id")) || self.selves.contains(&api.file)
     }
 
     /// Ids by names, for the loops of an API with this id.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use weir_expr::{Source, Variable};
+use weir_expr::Source;
 use weir_plugin::{Request, Response};
 
 use super::message::{
@@ -11,7 +11,7 @@ use super::message::{
 };
 use crate::tyk::batch::canonical;
 use crate::tyk::changes::{Answer, AnswerChanges, Changes, is_gateways, url};
-use crate::tyk::shared::{Known, text};
+use crate::tyk::shared::{Known, scheme, text};
 
 /// The request as it is.
 pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8], raw_body_only: bool) -> MiniRequest {
@@ -24,8 +24,6 @@ pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8], raw_b
     for (name, value) in request.arguments() {
         params.entry(text(name)).or_insert_with(|| text(value.text()));
     }
-    let mut scheme = Vec::new();
-    source.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
     let url = text(&url(request));
     MiniRequest {
         headers,
@@ -35,7 +33,7 @@ pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8], raw_b
         method: text(request.method_bytes()),
         request_uri: url.clone(),
         url,
-        scheme: text(&scheme),
+        scheme: scheme(source),
         return_overrides: Some(ReturnOverrides { response_code: -1, ..ReturnOverrides::default() }),
         ..MiniRequest::default()
     }

@@ -6,12 +6,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_expr::{Source, Variable};
+use weir_expr::Source;
 use weir_plugin::Request;
 
 use crate::tyk::batch::canonical;
 use crate::tyk::changes::{Answer, Changes, url};
-use crate::tyk::shared::{Known, text};
+use crate::tyk::shared::{Known, scheme, text};
 
 /// Result of a script.
 #[derive(Debug, Deserialize)]
@@ -99,12 +99,10 @@ pub(super) fn request(request: &Request, source: &dyn Source, body: &[u8]) -> Va
     for (name, value) in request.arguments() {
         push(&mut params, text(name), text(value.text()));
     }
-    let mut scheme = Vec::new();
-    source.variable(&Variable::Scheme).iter().for_each(|value| value.write_to(&mut scheme));
     let url = text(&url(request));
     json!({
         "Headers": headers, "SetHeaders": {}, "DeleteHeaders": [], "Body": STANDARD.encode(body),
-        "URL": url, "RequestURI": url, "Method": text(request.method_bytes()), "Scheme": text(&scheme), "IgnoreBody": false,
+        "URL": url, "RequestURI": url, "Method": text(request.method_bytes()), "Scheme": scheme(source), "IgnoreBody": false,
         "Params": params, "AddParams": {}, "ExtendedParams": {}, "DeleteParams": [],
         "ReturnOverrides": {
             "ResponseCode": 0, "ResponseError": "", "ResponseBody": "", "ResponseHeaders": {}, "OverrideError": false
