@@ -28,7 +28,7 @@ fn variables_of_kong_are_settings() {
     assert_eq!(told, [Some("200"), Some("1.1 kong/3.4.0"), None, None, None], "{response:?}");
     let seen = origin.last();
     assert_eq!((seen.field("X-Kong-Request-Id"), seen.field("Via")), (None, Some("1.1 kong/3.4.0")));
-    assert!(gateway.stderr().contains("pg_host"), "{}", gateway.stderr());
+    gateway.logged("pg_host");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn the_log_goes_to_standard_output_too() {
     assert_eq!(gateway.line(), "200 /seen -");
     assert_eq!(gateway.get("/x/..//s%65en?a=%20").status, 200);
     assert_eq!(gateway.line(), "200 /x/..//s%65en?a=%20 -", "as it was sent");
-    let log = gateway.stderr();
+    let log = gateway.logged("the gateway is up");
     assert!(log.contains("access_log.format: ") && log.contains(": - is written for it"), "{log}");
 }
 

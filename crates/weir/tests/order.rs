@@ -61,7 +61,8 @@ fn an_anonymous_consumer_may_come_after_whoever_names_it() {
     let file = |consumers: Value| json!({ "routes": routes, "consumers": consumers });
     let gateway = Start::new(file(json!([]))).start();
     await_anonymous(&gateway, 401);
-    assert_eq!(gateway.stderr().matches(warning).count(), 4, "{}", gateway.stderr());
+    let log = gateway.logged("the gateway is up");
+    assert_eq!(log.matches(warning).count(), 4, "{log}");
     assert_eq!(gateway.reload(file(json!([late]))), Reload::Applied);
     await_anonymous(&gateway, 200);
     assert_eq!(gateway.get("/key-auth").text(), "late");
@@ -183,7 +184,7 @@ fn a_rules_file_waits_for_its_secrets() {
     let with = as_file(&resources, &json!({ "secrets": [of_vault] }));
     let gateway = Start::new(as_file(&resources, &json!({}))).settings("secrets: {ttl: 200ms}").start();
     await_all(&gateway, false);
-    let log = gateway.stderr();
+    let log = gateway.logged("the gateway is up");
     for part in [
         "there is no valid item \"vault/1\" in `secrets`; until it is there, requests for which mocking runs are answered 503",
         "until it is there, nobody is let in by this configuration of key-auth",
@@ -194,7 +195,7 @@ fn a_rules_file_waits_for_its_secrets() {
     // With the manager, and still without the secret.
     assert_eq!(gateway.reload(&with), Reload::Applied);
     await_all(&gateway, false);
-    assert!(gateway.stderr().contains("there is none (404)"), "{}", gateway.stderr());
+    gateway.logged("there is none (404)");
     known.store(200, Ordering::Relaxed);
     await_all(&gateway, true);
     // The earlier version serves on, also after other changes.
@@ -276,11 +277,7 @@ fn resources_of_etcd_wait_for_their_secrets() {
     let settings = format!("{}\n{secrets}", etcd::settings("data_plane", &cluster.urls(), ""));
     let gateway = Start::stored().settings(settings).admin_by_settings().start();
     await_all(&gateway, false);
-    assert!(
-        gateway.stderr().contains("routes/route.plugins.mocking.response_example: no secret for"),
-        "{}",
-        gateway.stderr()
-    );
+    gateway.logged("routes/route.plugins.mocking.response_example: no secret for");
     cluster.put("secrets/vault/1", manager(&vault));
     gateway.logged("there is none (404)");
     await_all(&gateway, false);

@@ -404,8 +404,9 @@ fn resources_of_the_admin_api_reach_what_the_settings_list() {
         match refused {
             None => assert!(status < 300, "{manager} {reference}: {answer}"),
             Some(reason) => {
-                let told = format!("{answer} {}", gateway.stderr());
-                assert!(told.contains(reason), "{manager} {reference}: {status} {answer}");
+                if !answer.to_string().contains(reason) {
+                    gateway.logged(reason);
+                }
                 let got = gateway.get("/x");
                 assert!(status == 400 || got.status == 503, "{manager} {reference}: {status} {answer} {got:?}");
             }

@@ -464,7 +464,7 @@ fn every_stream_has_a_line_in_a_log_of_its_own() {
     assert_eq!(exchange(gateway.addrs[1], b"hello"), "ahello");
     let line = lines(&gateway, "streams.log", 1).remove(0);
     assert!(line.starts_with("127.0.0.1 [") && line.contains("] TCP 200 6 5 0.") && line.ends_with(" -"), "{line}");
-    let said = gateway.stderr();
+    let said = gateway.logged("the gateway is up");
     assert!(said.contains("stream_access_log.format: ") && said.contains(": - is written for it"), "{said}");
     // Opened again.
     let moved = gateway.file("moved.log");
