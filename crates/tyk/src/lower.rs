@@ -177,7 +177,7 @@ fn api(
     chain.insert("strip_listen_path", flag(api.flag("proxy.strip_listen_path")));
     chain.insert("target", text(&target::base(api)));
     chain.insert("target_api", text(target::loop_of(api).unwrap_or_default()));
-    chain.insert("loops", loops.ids(base.text("api_id"), mark));
+    chain.insert("loops", loops.ids(api.text("api_id"), mark));
     chain.insert("enable_context_vars", flag(api.flag("enable_context_vars")));
     chain.insert("versions", versions.chain);
     let mut own_upstream = upstream.clone();
@@ -204,7 +204,7 @@ fn api(
         plugins.insert("cors", access::cors(api));
     }
     if let Some(records) = conf.analytics.as_ref().filter(|_| !api.flag("do_not_track")) {
-        plugins.insert("analytics", analytics::analytics(api, own, version_names, records));
+        plugins.insert("analytics", analytics::analytics(api, own, (version_names, versions.records), records));
     }
     let mut item = map(mark, [("id", text(&id)), ("uri", text("/*")), ("plugins", plugins)]);
     item.insert("upstream", upstream);

@@ -331,7 +331,8 @@ impl Reading<'_> {
                     "block" => "black_list",
                     "ignoreAuthentication" => "ignored",
                     "internal" => "internal",
-                    "trackEndpoint" | "doNotTrackEndpoint" => continue,
+                    "trackEndpoint" => "track_endpoints",
+                    "doNotTrackEndpoint" => "do_not_track_endpoints",
                     "transformRequestMethod" => {
                         set("to_method", part["toMethod"].clone());
                         "method_transforms"

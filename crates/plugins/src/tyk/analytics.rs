@@ -13,12 +13,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, LogCx, PerRequest, Phases, Plugin, RequestBodyCx, RequestCx,
-    ResponseCx, View,
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, PerRequest, Phases, Plugin, RequestBodyCx,
+    RequestCx, ResponseCx, View,
 };
 use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Documents, Frame, List, Tls};
 use weir_wire::name::FieldName;
 
+use super::entries::{Entries, entries};
 use super::shared::{self, Known, ListenPath};
 use crate::observe;
 use crate::observe::body::Capture;
@@ -48,6 +49,8 @@ pub(crate) struct Conf {
     host: String,
     /// Names of the versions, in their order; none for an API without versions.
     versions: Vec<String>,
+    /// Lists of paths of the versions, in the order of those of `api`.
+    paths: Vec<PathsConf>,
     /// Names of headers whose values become tags.
     tag_headers: Vec<String>,
     /// Seconds after which a collection may drop the record; 0: a hundred years.
@@ -60,6 +63,26 @@ pub(crate) struct Conf {
     redis: Option<Redis>,
     /// The collection of MongoDB.
     mongo: Option<Mongo>,
+}
+
+/// Lists of paths of a version.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct PathsConf {
+    /// Those whose requests are recorded under the path as it is written here.
+    track_endpoints: Vec<PathConf>,
+    /// Those whose requests are not recorded.
+    do_not_track_endpoints: Vec<PathConf>,
+    /// Compares paths without regard to case.
+    ignore_endpoint_case: bool,
+}
+
+/// A path with a method.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+struct PathConf {
+    path: String,
+    method: String,
 }
 
 /// A list of Redis.
@@ -99,17 +122,22 @@ impl Define for Analytics {
     type ConsumerConf = ();
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        let invalid = |error| weir_plugin::Invalid::new("listen_path", error);
+        let invalid = |error| Invalid::new("listen_path", error);
         let listen = cx.ok(ListenPath::compile(&conf.listen_path).map_err(invalid))?;
         let Some((destination, is_document)) = destination(&conf) else {
-            cx.say([weir_plugin::Invalid::new("redis", "expected a list of Redis or a collection of MongoDB")]);
+            cx.say([Invalid::new("redis", "expected a list of Redis or a collection of MongoDB")]);
             return None;
         };
+        let mut paths = Vec::with_capacity(conf.paths.len());
+        for (at, version) in conf.paths.iter().enumerate() {
+            paths.push(cx.ok(Paths::compile(version, &format!("paths[{at}]")))?);
+        }
         Some(Compiled::build(move |build| {
             Ok(Recording {
                 place: shared::place(build, &conf.api_id),
                 channel: observe::channel(channel(destination), build),
                 listen,
+                paths: paths.into(),
                 capture: detail::capture(),
                 is_document,
                 ignored: AddressSet::new(&conf.ignored_ips),
@@ -168,12 +196,42 @@ fn channel(destination: Destination) -> ChannelOptions {
     }
 }
 
+/// Lists of paths of a version, compiled.
+#[derive(Debug)]
+struct Paths {
+    /// With the paths that are recorded.
+    tracked: Entries<Box<[u8]>>,
+    untracked: Entries<()>,
+}
+
+impl Paths {
+    fn compile(conf: &PathsConf, at: &str) -> Result<Self, Invalid> {
+        let which = |entry: &&PathConf| (entry.path.clone(), entry.method.clone());
+        let case = conf.ignore_endpoint_case;
+        let (tracked, untracked) = (conf.track_endpoints.iter(), conf.do_not_track_endpoints.iter());
+        Ok(Self {
+            tracked: entries(&format!("{at}.track_endpoints"), tracked.collect(), case, which, |entry, _| {
+                Ok(entry.path.as_bytes().into())
+            })?,
+            untracked: entries(&format!("{at}.do_not_track_endpoints"), untracked.collect(), case, which, |_, _| {
+                Ok(())
+            })?,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tracked.0.is_empty() && self.untracked.0.is_empty()
+    }
+}
+
 /// An instance.
 #[derive(Debug)]
 struct Recording {
     place: Arc<PerRequest<Known>>,
     channel: Arc<Channel>,
     listen: ListenPath,
+    /// Lists of paths by the numbers of versions.
+    paths: Box<[Paths]>,
     /// Bodies of requests that are recorded whole.
     capture: Capture,
     is_document: bool,
@@ -218,15 +276,27 @@ impl Plugin for Recording {
             return;
         }
         let known = self.place.get(cx);
+        let (number, skipped) = known.map_or((0, 0), |known| (known.version, known.skipped));
+        let mut tracked = None;
+        if let Some(paths) = self.paths.get(number).filter(|paths| !paths.is_empty()) {
+            let (mut rest, request) = (Vec::new(), x.request());
+            self.listen.write_rest(request, &mut rest);
+            let path = rest.get(skipped..).unwrap_or_default();
+            let method = shared::name_of(known.and_then(|known| known.method), request);
+            if paths.untracked.find(method, path).is_some() {
+                return;
+            }
+            tracked = paths.tracked.find(method, path).map(|path| &**path);
+        }
         let detail = if self.is_detailed(cx) { Detail::of(cx, &self.capture) } else { Detail::default() };
         self.channel.report(|out| {
             if self.is_document {
                 let mut document = Bson::begin(out);
                 document.id(x.unix_ms());
-                self.write(x, known, &detail, &mut document);
+                self.write(x, known, (tracked, &detail), &mut document);
                 document.end();
             } else {
-                self.write(x, known, &detail, &mut Msgpack::begin(out, FIELDS));
+                self.write(x, known, (tracked, &detail), &mut Msgpack::begin(out, FIELDS));
             }
         });
     }
@@ -239,8 +309,15 @@ impl Recording {
         self.api.enable_detailed_recording || known().is_some_and(|session| session.is_detailed)
     }
 
-    /// Writes the record, field by field in the order of the Pump's structure.
-    fn write(&self, x: View<'_>, known: Option<&Known>, detail: &Detail, form: &mut dyn Form) {
+    /// Writes the record, field by field in the order of the Pump's structure. `tracked` is the path of a list that it is
+    /// recorded under.
+    fn write(
+        &self,
+        x: View<'_>,
+        known: Option<&Known>,
+        (tracked, detail): (Option<&[u8]>, &Detail),
+        form: &mut dyn Form,
+    ) {
         let (request, api) = (x.request(), &self.api);
         let session = known.and_then(|known| known.session.as_deref());
         let identity = known.and_then(|known| known.identity.as_deref());
@@ -250,7 +327,7 @@ impl Recording {
         let ended = x.unix_ms() + x.duration() / 1000;
         form.text("Method", request.method_bytes());
         form.text("Host", api.host.as_bytes());
-        form.text("Path", path);
+        form.text("Path", tracked.unwrap_or(path));
         form.text("RawPath", path);
         form.int("ContentLength", content_length(request));
         form.text("UserAgent", request.field(&self.user_agent).unwrap_or_default());
@@ -287,7 +364,7 @@ impl Recording {
         });
         self.write_tags(x, key, known, form);
         form.text("Alias", session.map_or(&b""[..], |session| session.alias.as_bytes()));
-        form.flag("TrackPath", false);
+        form.flag("TrackPath", tracked.is_some());
         let expires = if api.expire_after == 0 { CENTURY } else { api.expire_after.saturating_mul(1000) };
         form.time("ExpireAt", ended.saturating_add(expires.min(CENTURY)));
         form.text("OriginalPath", request.path());

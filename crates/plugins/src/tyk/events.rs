@@ -2,9 +2,11 @@
 //! scripts and to the log.
 
 pub(super) mod monitor;
+pub(super) mod nodes;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,7 +74,7 @@ struct MetaConf {
     script_text: String,
 }
 
-/// An event: a refusal of a request, a change of a breaker, or one of a key by the gateway API.
+/// An event: a refusal of a request, a change of a breaker or of a target, or one of a key by the gateway API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     AuthFailure,
@@ -88,6 +90,10 @@ pub(super) enum Event {
     BreakerTripped,
     /// A breaker has closed.
     BreakerReset,
+    /// A target has failed its uptime tests.
+    HostDown,
+    /// A target has passed them again.
+    HostUp,
     TokenCreated,
     TokenUpdated,
     TokenDeleted,
@@ -95,7 +101,7 @@ pub(super) enum Event {
 
 impl Event {
     /// Every event that is sent.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::AuthFailure,
         Self::KeyExpired,
         Self::VersionFailure,
@@ -106,6 +112,8 @@ impl Event {
         Self::BreakerTriggered,
         Self::BreakerTripped,
         Self::BreakerReset,
+        Self::HostDown,
+        Self::HostUp,
         Self::TokenCreated,
         Self::TokenUpdated,
         Self::TokenDeleted,
@@ -127,6 +135,8 @@ impl Event {
             Self::BreakerTriggered => "BreakerTriggered",
             Self::BreakerTripped => "BreakerTripped",
             Self::BreakerReset => "BreakerReset",
+            Self::HostDown => "HostDown",
+            Self::HostUp => "HostUp",
             Self::TokenCreated => "TokenCreated",
             Self::TokenUpdated => "TokenUpdated",
             Self::TokenDeleted => "TokenDeleted",
@@ -145,6 +155,8 @@ impl Event {
             Self::OrgQuotaExceeded => "Organisation quota has been exceeded",
             Self::BreakerTriggered | Self::BreakerTripped => "Breaker Tripped",
             Self::BreakerReset => "Breaker Reset",
+            Self::HostDown => "Uptime test failed",
+            Self::HostUp => "Uptime test succeeded",
             Self::TokenCreated | Self::TokenUpdated => "Key modified.",
             Self::TokenDeleted => "Key deleted.",
         }
@@ -156,6 +168,7 @@ impl Event {
 pub fn sender(name: &str) -> Option<&'static str> {
     Event::of_name(name).map(|event| match event {
         Event::BreakerTriggered | Event::BreakerTripped | Event::BreakerReset => "paths",
+        Event::HostDown | Event::HostUp => "paths",
         Event::TokenCreated | Event::TokenUpdated | Event::TokenDeleted => "gateway",
         _ => "api",
     })
@@ -303,29 +316,39 @@ impl Events {
     }
 
     fn send(&self, event: Event, meta: &Value, now_ms: u64) {
+        for handled in self.handled(event, meta, now_ms) {
+            beside(handled);
+        }
+    }
+
+    /// Tells the log of an event; the work of the other handlers.
+    fn handled(&self, event: Event, meta: &Value, now_ms: u64) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
+        let mut work: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
         for (_, handler) in self.handlers.iter().filter(|(of, _)| *of == event) {
             let of = |field: &str| meta[field].as_str().unwrap_or_default();
             match handler {
                 Handler::Log(prefix) => {
                     let (path, origin, key, api_id) = (of("Path"), of("Origin"), of("Key"), of("APIID"));
-                    tracing::warn!(event = event.name(), prefix, path, origin, key, api_id, "{}", of("Message"));
+                    let host = meta["HostInfo"]["CheckURL"].as_str().unwrap_or_default();
+                    tracing::warn!(event = event.name(), prefix, path, origin, key, api_id, host, "{}", of("Message"));
                 }
                 Handler::Hook(hook) => {
                     if let (Some(request), Some(fetch)) = (hook.request(event.name(), meta, now_ms), &self.fetch) {
-                        send(Arc::clone(fetch), request);
+                        work.push(Box::pin(sent(Arc::clone(fetch), request)));
                     }
                 }
                 Handler::Script(name) => {
                     let Some(runner) = self.runner.clone() else { continue };
                     let (name, told) = (name.clone(), message(event.name(), meta));
-                    beside(async move {
+                    work.push(Box::pin(async move {
                         if let Err(reason) = runner.run(&name, &told, &Value::Null).await {
                             tracing::warn!(handler = %name, %reason, "the handler of an event failed");
                         }
-                    });
+                    }));
                 }
             }
         }
+        work
     }
 }
 
@@ -336,27 +359,42 @@ fn message(event: &str, meta: &Value) -> Value {
 
 /// The body of a web hook without a template, which is that of Tyk's `default_webhook.json`.
 fn default_body(event: &str, meta: &Value) -> Value {
-    let text = |field: &str| meta[field].as_str().map_or_else(|| meta[field].to_string(), str::to_owned);
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let mut body = json!({ "event": event, "message": meta["Message"] });
     let fields: &[(&str, &str)] = match event {
         "TriggerExceeded" => &[("org", "OrgID"), ("key", "Key"), ("trigger_limit", "TriggerLimit")],
         "BreakerTriggered" => &[("api_id", "APIID"), ("path", "Path"), ("Status", "CircuitEvent")],
+        "HostDown" | "HostUp" => {
+            let host = &meta["HostInfo"];
+            for (name, value) in [
+                ("url", &host["CheckURL"]),
+                ("response_code", &host["ResponseCode"]),
+                ("tcp_error", &host["IsTCPError"]),
+                ("host", &host["MetaData"]["host_name"]),
+                ("api_id", &host["MetaData"]["api_id"]),
+            ] {
+                body[name] = text(value).into();
+            }
+            &[]
+        }
         "BreakerTripped" | "BreakerReset" => &[("api_id", "APIID"), ("path", "Path")],
         "TokenCreated" | "TokenUpdated" | "TokenDeleted" => &[("org", "Org"), ("key", "Key")],
         _ => &[("path", "Path"), ("origin", "Origin"), ("key", "Key")],
     };
     for (name, field) in fields {
-        body[*name] = text(field).into();
+        body[*name] = text(&meta[*field]).into();
     }
     body
 }
 
 /// Sends a request beside all others, if there are not too many.
 pub(super) fn send(fetch: Arc<Fetch>, request: String) {
-    beside(async move {
-        // A failure is told by whoever asks.
-        let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
-    });
+    beside(sent(fetch, request));
+}
+
+/// The sending of a request. A failure is told by whoever asks.
+async fn sent(fetch: Arc<Fetch>, request: String) {
+    let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
 }
 
 /// Does something beside all requests, if not too much is under way.

@@ -3,6 +3,7 @@
 pub(super) mod breaker;
 mod checks;
 mod headers;
+mod operation;
 mod rewrite;
 mod target;
 mod transform;
@@ -14,20 +15,22 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{
-    BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Invalid, LogCx, Origin, PerRequest, Phases, Plugin,
-    RequestCx, ResponseCx,
+    BuildCx, CompileCx, Compiled, Define, Failure, Flow, HookCx, Invalid, LogCx, NodeListener, Origin, PerRequest,
+    Phases, Plugin, RequestCx, ResponseCx,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
 use super::body;
 use super::entries::{Entries, entries};
+use super::events::nodes::Nodes;
 use super::events::{self, Event, Events};
 use super::loops::{self, Loops};
 use super::shared::{self, Known, ListenPath};
 use breaker::{Breaker, Change};
 use checks::{Mock, Validation};
 use headers::Edits;
+use operation::Operation;
 use rewrite::{Rewrite, Rewritten};
 use target::Base;
 use transform::{Extra, Transform};
@@ -79,6 +82,7 @@ struct VersionConf {
     method_transforms: Vec<MethodConf>,
     hard_timeouts: Vec<TimeoutConf>,
     circuit_breakers: Vec<breaker::Conf>,
+    persist_graphql: Vec<operation::Conf>,
     transform: Vec<transform::Conf>,
     transform_response: Vec<transform::Conf>,
     /// Another target of the version.
@@ -120,6 +124,7 @@ struct Version {
     methods: Entries<Method>,
     timeouts: Entries<Timeout>,
     breakers: Entries<Arc<Breaker>>,
+    operations: Entries<Operation>,
     transforms: Entries<Arc<Transform>>,
     response_transforms: Entries<Arc<Transform>>,
     /// Another target.
@@ -160,6 +165,7 @@ impl Define for Paths {
         }
         let events = Events::compile(conf.events, cx)?;
         let (base, upstream, api) = (Base::of(&conf.target), conf.upstream, conf.api_id);
+        let target = conf.target;
         let (strip, has_context) = (conf.strip_listen_path, conf.enable_context_vars);
         let target_api = Some(&conf.target_api).filter(|name| !name.is_empty());
         let target_api = target_api.map(|name| loops::Target::new(name, &conf.loops));
@@ -173,12 +179,14 @@ impl Define for Paths {
                 }
             }
             let place = shared::place(build, &api);
-            let events = Arc::new(events.build(build)?);
+            let (events, api) = (Arc::new(events.build(build)?), Arc::from(api));
+            let nodes = Nodes::listen(&events, (&api, target), &upstream, build);
             let asked = PerRequest::new();
             let accepts = FieldName::constant("Accept-Encoding");
             Ok(Chain {
-                api: api.into(),
+                api,
                 events,
+                _nodes: nodes,
                 place,
                 loops: loops::place(build),
                 target_api,
@@ -257,6 +265,13 @@ impl Version {
                 breaker::Conf::which,
                 |entry, field| Breaker::compile(&entry, field).map(Arc::new),
             )?,
+            operations: entries(
+                &of("persist_graphql"),
+                conf.persist_graphql,
+                case,
+                operation::Conf::which,
+                Operation::compile,
+            )?,
             transforms: entries(&of("transform"), conf.transform, case, transform::Conf::which, Transform::compile)?,
             response_transforms: entries(
                 &of("transform_response"),
@@ -300,6 +315,8 @@ struct Chain {
     /// Id of the API.
     api: Arc<str>,
     events: Arc<Events>,
+    /// Told of targets for as long as the instance is there.
+    _nodes: Option<Arc<dyn NodeListener>>,
     place: Arc<PerRequest<Known>>,
     loops: Arc<PerRequest<Loops>>,
     /// The API that requests go on to, in the place of an upstream.
@@ -438,6 +455,14 @@ impl Chain {
                 other => return other,
             }
         }
+        let operation = version.operations.find(shared::name_of(own, cx.request()), rest);
+        if let Some(operation) = operation {
+            let meta = self.place.get(cx).and_then(Known::meta);
+            match operation.apply(cx, rest, meta.as_deref(), self.has_context) {
+                Flow::Continue => {}
+                other => return other,
+            }
+        }
         if let Some(transform) = version.transforms.find(shared::name_of(own, cx.request()), rest) {
             match self.transform(cx, transform) {
                 Flow::Continue => {}
@@ -472,6 +497,7 @@ impl Chain {
             cx.choose_upstream(other.upstream);
         }
         let whole = Whole { listen: &self.listen, strip: self.strip, skipped };
+        let rewrite = rewrite.filter(|_| operation.is_none());
         let rewritten = rewrite.map_or(Rewritten::No, |rewrite| rewrite.apply(cx, &whole, base, meta));
         if let Some(to) = to {
             cx.request_mut().upstream.method = Some(to);
@@ -479,6 +505,8 @@ impl Chain {
         match (rewritten, url) {
             (Rewritten::Leads(target, made), _) => return target.follow(cx, &self.loops, &made),
             (Rewritten::Yes, _) => {}
+            // Operations go to the target URL itself.
+            (Rewritten::No, _) if operation.is_some() => target::write_url(cx, &whole, base, b"/"),
             (Rewritten::No, Some(url)) => target::write_url(cx, &whole, base, &url),
             (Rewritten::No, None) => target::write(cx, &whole, base),
         }

@@ -6,10 +6,10 @@ use super::{flag, list, map, number, target, text};
 use crate::conf::{Analytics, Records};
 use crate::definition::Definition;
 
-/// The configuration of the plugin `analytics` for an API.
-pub(super) fn analytics(api: &Definition, id: &str, versions: Vec<Node>, conf: &Analytics) -> Node {
+/// The configuration of the plugin `analytics` for an API, with the names of its versions and their lists of paths.
+pub(super) fn analytics(api: &Definition, id: &str, (names, paths): (Vec<Node>, Node), conf: &Analytics) -> Node {
     let mark = api.node.mark;
-    let mut analytics = map(mark, [("api_id", text(id)), ("versions", list(mark, versions))]);
+    let mut analytics = map(mark, [("api_id", text(id)), ("versions", list(mark, names)), ("paths", paths)]);
     for (field, value) in [
         ("name", api.text("name")),
         ("org_id", api.text("org_id")),

@@ -15,12 +15,23 @@ pub(super) struct Versions {
     pub(super) caches: Node,
     /// For `virtual`.
     pub(super) virtuals: Node,
+    /// For `analytics`.
+    pub(super) records: Node,
+}
+
+/// One version for all of them.
+struct Parts {
+    guard: Node,
+    chain: Node,
+    cache: Node,
+    endpoints: Node,
+    records: Node,
 }
 
 /// Lists of `extended_paths` that `api` reads.
 const OF_GUARD: [&str; 6] = ["ignored", "black_list", "white_list", "internal", "size_limits", "rate_limit"];
 /// Those that `paths` reads.
-const OF_CHAIN: [&str; 10] = [
+const OF_CHAIN: [&str; 11] = [
     "mock_response",
     "validate_json",
     "transform_headers",
@@ -29,23 +40,19 @@ const OF_CHAIN: [&str; 10] = [
     "method_transforms",
     "hard_timeouts",
     "circuit_breakers",
+    "persist_graphql",
     "transform",
     "transform_response",
 ];
 /// Those that `cache` reads, where answers are cached at all.
 const OF_CACHE: [&str; 2] = ["cache", "advance_cache_config"];
+/// Those that `analytics` reads, where requests are recorded.
+const OF_RECORDS: [&str; 2] = ["track_endpoints", "do_not_track_endpoints"];
 /// Those that change what clients and upstreams get, with the reason for which they are refused.
-const REFUSED: [(&str, &str); 5] = [
+const REFUSED: [(&str, &str); 3] = [
     ("transform_jq", "bodies are not transformed by jq"),
     ("transform_jq_response", "bodies are not transformed by jq"),
     ("go_plugin", "Go plugins are not supported: they are loaded into Tyk's own process"),
-    ("persist_graphql", "GraphQL is not supported yet"),
-    ("validate_request", "validation by OpenAPI is not supported yet: use validate_json"),
-];
-/// Those without an effect, with the reason.
-const DOUBTED: [(&str, &str); 2] = [
-    ("track_endpoints", "records of requests have paths as they came"),
-    ("do_not_track_endpoints", "requests to all paths are recorded: see do_not_track"),
 ];
 /// Fields of a version that `paths` reads.
 const FIELDS: [&str; 5] = [
@@ -68,14 +75,15 @@ impl Versions {
             // Only the entry Default counts, and without it the first.
             false => all.iter().find(|(key, _)| &*key.text == "Default").or(all.first()).into_iter().collect(),
         };
-        let (mut guards, mut chains, mut caches, mut virtuals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let [mut guards, mut chains, mut caches, mut virtuals, mut records] = [const { Vec::new() }; 5];
         for (key, version) in chosen {
-            let (guard, mut chain, cache, endpoints) = self::version(api, &key.text, version, is_versioned, found);
-            add_templates(&mut chain, scripts);
-            guards.push(guard);
-            chains.push(chain);
-            caches.push(cache);
-            virtuals.push(endpoints);
+            let mut parts = self::version(api, &key.text, version, is_versioned, found);
+            add_templates(&mut parts.chain, scripts);
+            guards.push(parts.guard);
+            chains.push(parts.chain);
+            caches.push(parts.cache);
+            virtuals.push(parts.endpoints);
+            records.push(parts.records);
         }
         let mut guard = map(mark, [("list", list(mark, guards))]);
         if is_versioned && all.is_empty() {
@@ -113,6 +121,7 @@ impl Versions {
             chain: list(mark, chains),
             caches: list(mark, caches),
             virtuals: list(mark, virtuals),
+            records: list(mark, records),
         })
     }
 
@@ -125,19 +134,13 @@ impl Versions {
     }
 }
 
-fn version(
-    api: &Definition,
-    name: &str,
-    version: &Node,
-    is_versioned: bool,
-    found: &mut Vec<Diagnostic>,
-) -> (Node, Node, Node, Node) {
+fn version(api: &Definition, name: &str, version: &Node, is_versioned: bool, found: &mut Vec<Diagnostic>) -> Parts {
     let mark = version.mark;
     let mut guard = map(mark, [("name", text(name)), ("expires", text(""))]);
     if let Some(expires) = version.get("expires").filter(|_| is_versioned) {
         guard.insert("expires", expires.clone());
     }
-    let (mut chain, mut cache, mut endpoints) = (map(mark, []), map(mark, []), map(mark, []));
+    let [mut chain, mut cache, mut endpoints, mut records] = [(); 4].map(|()| map(mark, []));
     let is_on_version = |field: &str| version.get(field).is_some_and(|node| node.kind == Kind::Bool(true));
     if let Some(size) = version.get("global_size_limit").filter(|_| !is_on_version("global_size_limit_disabled")) {
         guard.insert("global_size_limit", size.clone());
@@ -146,6 +149,7 @@ fn version(
         guard.insert("ignore_endpoint_case", case.clone());
         cache.insert("ignore_endpoint_case", case.clone());
         endpoints.insert("ignore_endpoint_case", case.clone());
+        records.insert("ignore_endpoint_case", case.clone());
     }
     for field in FIELDS {
         let disabled = match field {
@@ -162,11 +166,12 @@ fn version(
     let extended = version.get("extended_paths").filter(|_| is_on_version("use_extended_paths"));
     match extended {
         Some(extended) => {
-            extended_paths(api, (name, extended), [&mut guard, &mut chain, &mut cache, &mut endpoints], found);
+            let parts = [&mut guard, &mut chain, &mut cache, &mut endpoints, &mut records];
+            extended_paths(api, (name, extended), parts, found);
         }
         None => old_paths(version, &mut guard),
     }
-    (guard, chain, cache, endpoints)
+    Parts { guard, chain, cache, endpoints, records }
 }
 
 /// Adds the texts of templates that are in files.
@@ -189,7 +194,7 @@ fn add_templates(chain: &mut Node, scripts: &Scripts) {
 fn extended_paths(
     api: &Definition,
     (version, extended): (&str, &Node),
-    [guard, chain, cache, endpoints]: [&mut Node; 4],
+    [guard, chain, cache, endpoints, records]: [&mut Node; 5],
     found: &mut Vec<Diagnostic>,
 ) {
     let is_disabled = |entry: &Node| entry.get("disabled").is_some_and(|node| node.kind == Kind::Bool(true));
@@ -203,8 +208,6 @@ fn extended_paths(
         let place = format!("version_data.versions.{version}.extended_paths.{name}");
         if let Some((_, reason)) = REFUSED.iter().find(|(known, _)| *known == name) {
             found.push(api.fault(&place, *reason));
-        } else if let Some((_, reason)) = DOUBTED.iter().find(|(known, _)| *known == name) {
-            found.push(api.doubt(&place, *reason));
         } else if OF_GUARD.contains(&name) {
             guard.insert(name, list(entries.mark, live));
         } else if OF_CHAIN.contains(&name) {
@@ -214,8 +217,12 @@ fn extended_paths(
                 found.push(api.doubt(&place, "without effect: cache_options.enable_cache is not on"));
             }
             cache.insert(name, list(entries.mark, live));
+        } else if OF_RECORDS.contains(&name) {
+            records.insert(name, list(entries.mark, live));
         } else if name == "virtual" {
             endpoints.insert(name, list(entries.mark, live));
+        } else if name == "validate_request" {
+            found.push(api.doubt(&place, "no effect, as in Tyk: definitions in the OAS form alone validate requests"));
         } else {
             found.push(api.doubt(&place, "unknown list of paths"));
         }

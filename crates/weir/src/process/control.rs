@@ -345,7 +345,7 @@ impl Bound {
         let (leaving, left) = watch::channel(false);
         let (admin_leaving, admin_left) = watch::channel(None);
         let invalid = InvalidItems::new(&metrics);
-        let checks = Arc::<HealthChecks>::default();
+        let checks = Arc::new(HealthChecks::new(rules.compiler.states()));
         tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
         let traffic = insight::reachable(data_plane.addresses());
         let data_plane = Arc::new(RwLock::new(data_plane));

@@ -25,7 +25,12 @@ fn site() -> Site {
     site.api("at", at);
     let mut open = keyless("open", "/open/", "/base");
     open["proxy"]["strip_listen_path"] = false.into();
-    open["version_data"] = json!({"not_versioned": false, "versions": {"v1": {"name": "v1"}, "v2": {"name": "v2"}}});
+    let paths = json!({
+        "track_endpoints": [{"path": "/orders/{id}", "method": "GET"}],
+        "do_not_track_endpoints": [{"path": "/health", "method": "GET"}],
+    });
+    let second = json!({"name": "v2", "use_extended_paths": true, "extended_paths": paths});
+    open["version_data"] = json!({"not_versioned": false, "versions": {"v1": {"name": "v1"}, "v2": second}});
     site.api("open", open);
     let mut quiet = keyless("quiet", "/quiet/", "/");
     quiet["do_not_track"] = true.into();
@@ -33,7 +38,7 @@ fn site() -> Site {
     site
 }
 
-/// Requests of which three are recorded.
+/// Requests of which five are recorded.
 fn requests(gateway: &Gateway) {
     let token =
         key(gateway, &right("at", json!({"alias": "phone", "tags": ["red"], "meta_data": {"tyk_developer_id": "d7"}})));
@@ -43,6 +48,10 @@ fn requests(gateway: &Gateway) {
     assert_eq!(send(gateway, "POST /open/y\nx-api-version: v2\n\nbody").status, 200);
     assert_eq!(send(gateway, "GET /at/z").status, 401);
     assert_eq!(send(gateway, "GET /nowhere").status, 404);
+    // Lists of a version: one path is recorded under its pattern, one is not recorded. They are not the other version's.
+    assert_eq!(send(gateway, "GET /open/orders/77\nx-api-version: v2").status, 200);
+    assert_eq!(send(gateway, "GET /open/health\nx-api-version: v2").status, 200);
+    assert_eq!(send(gateway, "GET /open/health\nx-api-version: v1").status, 200);
 }
 
 /// The records of a list, as hexadecimal digits.
@@ -68,7 +77,12 @@ fn check(records: &[Value], origin: &str, name: impl Fn(&str) -> String) {
         let fits = |record: &&Value| field(record, "ResponseCode") == status && field(record, "Method") == method;
         records.iter().find(fits).unwrap_or_else(|| panic!("no {method} with {status}: {records:?}")).clone()
     };
-    let (own, open, refused) = (found(200, "GET"), found(200, "POST"), found(401, "GET"));
+    let at = |path: &str| {
+        let fits = |record: &&Value| field(record, "OriginalPath") == path;
+        records.iter().find(fits).unwrap_or_else(|| panic!("no {path}: {records:?}")).clone()
+    };
+    let (own, open, refused) = (at("/at/a b"), found(200, "POST"), found(401, "GET"));
+    let (tracked, health) = (at("/open/orders/77"), at("/open/health"));
     let hash = field(&own, "APIKey").as_str().expect("a text").to_owned();
     assert!(hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "hashed: {own}");
     let tags = json!(["dev-d7", "red", "x-team-blue", format!("key-{hash}"), "org-o1", "api-at"]);
@@ -92,6 +106,10 @@ fn check(records: &[Value], origin: &str, name: impl Fn(&str) -> String) {
         (&open, "Path", json!("/open/y")),
         (&open, "APIKey", json!("")),
         (&refused, "Path", json!("/z")),
+        (&tracked, "Path", json!("/orders/{id}")),
+        (&tracked, "RawPath", json!("/open/orders/77")),
+        (&tracked, "TrackPath", json!(true)),
+        (&health, "APIVersion", json!("v1")),
         (&refused, "Latency.Upstream", json!(0)),
     ] {
         assert_eq!(field(record, path), expected, "{path}: {record}");
@@ -111,9 +129,9 @@ fn requests_are_recorded_for_the_pump_in_redis() {
     }));
     let gateway = Start::at(&conf).start();
     requests(&gateway);
-    let records = wait_until("three records", LIMIT, || Some(taken(&redis)).filter(|records| records.len() >= 3));
+    let records = wait_until("five records", LIMIT, || Some(taken(&redis)).filter(|records| records.len() >= 5));
     let values: Vec<Value> = records.iter().map(|record| decoded(record)).collect();
-    assert_eq!(values.len(), 3, "{values:?}");
+    assert_eq!(values.len(), 5, "{values:?}");
     check(&values, &site.origin.node(), str::to_owned);
     wait_until("a time to live of a minute", LIMIT, || {
         let expires = redis.cli(&["TTL", LIST]).parse::<i64>().expect("a number");
@@ -122,7 +140,7 @@ fn requests_are_recorded_for_the_pump_in_redis() {
     let times = [&values[0]["TimeStamp"], &values[0]["ExpireAt"]].map(|time| time[0].as_i64().expect("seconds"));
     assert!(times[0] > 1_700_000_000 && times[1] > times[0], "{times:?}");
     of_the_pump(&records);
-    gateway.await_metric("weir_reports_total", &[("plugin", "analytics"), ("outcome", "sent")], 3.0);
+    gateway.await_metric("weir_reports_total", &[("plugin", "analytics"), ("outcome", "sent")], 5.0);
 }
 
 #[test]
@@ -210,7 +228,7 @@ fn records_wait_for_a_redis_that_is_away() {
         (gateway.metric("weir_reports_retries_total", &[("plugin", "analytics")]) > 0.0).then_some(())
     });
     redis.restart();
-    wait_until("the records", LIMIT, || (taken(&redis).len() == 3).then_some(()));
+    wait_until("the records", LIMIT, || (taken(&redis).len() == 5).then_some(()));
 }
 
 #[test]
@@ -230,9 +248,9 @@ fn requests_are_recorded_in_the_collection_of_tyk_1() {
     }));
     let gateway = Start::at(&conf).start();
     requests(&gateway);
-    let kept = wait_until("three documents", LIMIT, || {
+    let kept = wait_until("five documents", LIMIT, || {
         let kept: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("documents.json")).ok()?).ok()?;
-        (kept["documents"].as_array()?.len() >= 3).then_some(kept)
+        (kept["documents"].as_array()?.len() >= 5).then_some(kept)
     });
     let documents = kept["documents"].as_array().expect("documents");
     check(documents, &site.origin.node(), str::to_ascii_lowercase);

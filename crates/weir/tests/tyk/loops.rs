@@ -151,11 +151,16 @@ fn versions_and_domains_are_those_of_the_target() {
     site.api("base", base);
     let mut two = keyless("two", "/two/", "/of-two/");
     two["internal"] = true.into();
+    let own = extended("two", rewrites(&[("/old", "GET", "/old/(.*)", "tyk://self/new/$1")]));
+    two["version_data"] = own["version_data"].clone();
     site.api("two", two);
     let conf = site.conf(json!({"enable_custom_domains": true}));
     let gateway = Start::at(&conf).start();
     assert_eq!(arrives(&site, &gateway, "GET /a/b/x").as_deref(), Some("/of-base/x"));
     assert_eq!(arrives(&site, &gateway, "GET /a/b/x\nX-Version: v2").as_deref(), Some("/of-two/x"));
+    // A version that leads to itself is itself, whatever the base says.
+    let own = "GET /base/old/x\nHost: elsewhere.test\nX-Version: v2";
+    assert_eq!(arrives(&site, &gateway, own).as_deref(), Some("/of-two/new/x"));
     let (_, out, err) = weir(&["check", conf.to_str().expect("a path")]);
     assert!(!(out + &err).contains("tyk://"), "nothing to tell");
 }

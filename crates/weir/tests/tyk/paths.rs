@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use serde_json::{Value, json};
 
 use super::{Site, ask, error, extended, key, keyed, keyless, right, send, told};
-use crate::harness::{Answer, LIMIT, Origin, Start, wait_until};
+use crate::harness::{Answer, LIMIT, Origin, Start, wait_until, weir};
 
 /// An origin whose answers count up, with the status of the target's last segment where there is one.
 fn counting() -> (Origin, Arc<AtomicUsize>) {
@@ -285,4 +285,38 @@ fn batches_are_answered_one_by_one() {
     }
     assert_eq!(send(&gateway, "POST /plain/tyk/batch/\n\n{}").status, 200);
     assert_eq!(site.origin.last().target, "/tyk/batch/", "without the switch it goes to the upstream");
+}
+
+#[test]
+fn requests_become_operations_of_graphql() {
+    let site = Site::new();
+    let operation = "query ($id: ID!) { user(id: $id) { name } }";
+    let variables = json!({"id": "$path.id", "of": ["$path.identity", 3], "agent": "$tyk_context.headers_X_Team"});
+    let mut api = extended(
+        "q",
+        json!({"persist_graphql": [
+            {"path": "/users/{id}/of/{identity}", "method": "GET", "operation": operation, "variables": variables}
+        ]}),
+    );
+    api["enable_context_vars"] = true.into();
+    api["proxy"]["target_url"] = format!("http://{}/graphql", site.origin.node()).into();
+    site.api("q", api);
+    let gateway = site.start();
+    assert_eq!(send(&gateway, "GET /q/users/7\"/of/b?x=1\nX-Team: blue").status, 200);
+    let seen = site.origin.last();
+    assert_eq!((&*seen.method, &*seen.target), ("POST", "/graphql?x=1"));
+    assert_eq!(seen.field("Content-Type"), Some("application/json"));
+    let body: Value = serde_json::from_slice(&seen.body).expect("JSON");
+    let expected = json!({"id": "7\"", "of": ["b", 3], "agent": "blue"});
+    assert_eq!(body, json!({"query": operation, "variables": expected}));
+    // Other paths and methods are as they were.
+    assert_eq!(send(&gateway, "POST /q/users/7/of/b\n\nbody").status, 200);
+    let seen = site.origin.last();
+    assert_eq!((&*seen.method, &*seen.target, &*seen.body), ("POST", "/graphql/users/7/of/b", &b"body"[..]));
+    let site = Site::new();
+    site.api("q", extended("q", json!({"persist_graphql": [{"path": "/a", "method": "GET"}]})));
+    let conf = site.conf(json!({}));
+    let (status, out, err) = weir(&["check", conf.to_str().expect("a path")]);
+    let fault = "persist_graphql[0].operation: expected an operation of GraphQL";
+    assert!(status != 0 && (out.clone() + &err).contains(fault), "{out}{err}");
 }

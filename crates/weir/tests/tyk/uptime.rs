@@ -70,6 +70,64 @@ fn targets_that_fail_their_tests_get_no_requests() {
     await_them(&["one", "other"]);
 }
 
+const HANDLER: &str = "var teller = new TykJS.TykEventHandlers.NewEventHandler({});
+teller.NewHandler(function(event, context) {
+    TykMakeHttpRequest(JSON.stringify({Method: 'POST', Domain: 'http://HOOK', Resource: '/script', Headers: {},
+        Body: JSON.stringify([event.Type, event.Meta, context])}));
+});
+";
+
+#[test]
+fn targets_that_fail_and_come_back_are_told() {
+    let hooks = Origin::answering(|_| Answer::ok("told"));
+    let ((one, of_one), (other, _)) = (target("one"), target("other"));
+    let test = |origin: &Origin| json!({ "url": format!("http://{}/health?deep=1", origin.node()), "method": "POST", "headers": {"X-Test": "t"} });
+    let mut api = definition(&[&one, &other], &json!([test(&one), test(&other)]));
+    let hook = |path: &str| {
+        let meta = json!({"method": "POST", "target_path": format!("http://{}{path}", hooks.node()), "header_map": {}});
+        json!({"handler_name": "eh_web_hook_handler", "handler_meta": meta})
+    };
+    let script = json!({"handler_name": "eh_dynamic_handler", "handler_meta": {"name": "teller", "path": "event_handlers/teller.js"}});
+    let log = json!({"handler_name": "eh_log_handler", "handler_meta": {"prefix": "PREFIX"}});
+    api["event_handlers"] = json!({"events": {"HostDown": [hook("/down"), log], "HostUp": [hook("/up"), script]}});
+    // Versions have the same targets, which are told once.
+    api["version_definition"] =
+        json!({"enabled": true, "name": "v1", "default": "self", "location": "header", "key": "V"});
+    let site = Site::new();
+    std::fs::create_dir(site.folder.path().join("event_handlers")).expect("create a folder");
+    site.write("event_handlers/teller.js", HANDLER.replace("HOOK", &hooks.node()));
+    site.api("up", api);
+    let conf = json!({"uptime_tests": {"config": {"time_wait": 1, "failure_trigger_sample_size": 1}}});
+    let gateway = Start::at(&site.conf(conf)).start();
+    let told = |count: usize| {
+        let told = wait_until(&format!("{count} events"), LIMIT, || {
+            let told = hooks.complete();
+            (told.len() >= count).then_some(told)
+        });
+        let mut told: Vec<(String, Value)> = told
+            .into_iter()
+            .map(|request| (request.target, serde_json::from_slice(&request.body).expect("JSON")))
+            .collect();
+        told.sort_by_key(|(target, _)| target.clone());
+        told
+    };
+    of_one.store(500, Relaxed);
+    let host = one.node();
+    let url = format!("http://{host}/health?deep=1");
+    let body = |event: &str, message: &str, status: &str| json!({"event": event, "message": message, "url": url, "response_code": status, "tcp_error": "false", "host": host, "api_id": "up"});
+    let down = ("/down".to_owned(), body("HostDown", "Uptime test failed", "500"));
+    assert_eq!(told(1), [down.clone()]);
+    gateway.logged("PREFIX");
+    of_one.store(200, Relaxed);
+    let meta = json!({"Message": "Uptime test succeeded", "HostInfo": {
+        "CheckURL": url, "ResponseCode": 200, "IsTCPError": false,
+        "MetaData": {"target_url": format!("http://{host}/"), "api_id": "up", "host_name": host},
+    }});
+    let script = json!(["HostUp", meta, {"APIID": "up", "OrgID": "o1"}]);
+    let up = ("/up".to_owned(), body("HostUp", "Uptime test succeeded", "200"));
+    assert_eq!(told(3), [down, ("/script".to_owned(), script), up]);
+}
+
 #[test]
 fn tests_that_cannot_be_made_are_told_with_their_reason() {
     let (one, other) = (Origin::hello(), Origin::hello());

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use weir_config::{CheckType, NodeHost};
+use weir_plugin::{NodeChange, NodeListeners, StateRegistry};
 use weir_router::Slots;
 use weir_telemetry::metrics::{Metrics, NodeHealth, UpstreamStatus};
 
@@ -29,6 +30,9 @@ const FIRST_CHECK: Duration = Duration::from_secs(1);
 /// Interval at which the addresses of names are compared with the running tasks.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Changes of nodes that wait to be told to plugins; further ones are not told.
+const MAX_UNTOLD: usize = 1024;
+
 /// An interval is shortened by up to this part of it, by chance, so that checks which began together do not stay so.
 const SPREAD: u64 = 10;
 
@@ -37,6 +41,7 @@ const SPREAD: u64 = 10;
 pub struct HealthChecks {
     upstreams: ArcSwap<Vec<CheckedUpstream>>,
     slots: Arc<Semaphore>,
+    listeners: Arc<NodeListeners>,
 }
 
 /// An upstream whose nodes are checked.
@@ -83,13 +88,14 @@ pub struct AddressHealth {
     pub counters: Counters,
 }
 
-impl Default for HealthChecks {
-    fn default() -> Self {
-        Self { upstreams: ArcSwap::default(), slots: Arc::new(Semaphore::new(MAX_AT_ONCE)) }
-    }
-}
-
 impl HealthChecks {
+    /// None yet. The listeners of nodes in this registry are told what comes of them.
+    #[must_use]
+    pub fn new(states: &StateRegistry) -> Self {
+        let listeners = NodeListeners::of(states);
+        Self { upstreams: ArcSwap::default(), slots: Arc::new(Semaphore::new(MAX_AT_ONCE)), listeners }
+    }
+
     /// Health of all nodes with checks.
     #[must_use]
     pub fn report(&self) -> Vec<UpstreamHealth> {
@@ -115,7 +121,8 @@ impl HealthChecks {
 
     /// Checks the nodes of the snapshot that is served, for ever; `metrics` shows what comes of it.
     pub async fn run(self: Arc<Self>, mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>, metrics: Arc<Metrics>) {
-        let mut tasks = Tasks::default();
+        let (changes, mut changed_nodes) = mpsc::channel(MAX_UNTOLD);
+        let mut tasks = Tasks { running: HashMap::new(), set: JoinSet::new(), changes };
         let mut known = Slots::default();
         snapshots.mark_changed();
         loop {
@@ -134,6 +141,10 @@ impl HealthChecks {
                     self.upstreams.store(Arc::new(self.of_snapshot(&snapshot)));
                     changed = true;
                 }
+                Some(change) = changed_nodes.recv() => {
+                    self.tell(&change);
+                    continue;
+                }
                 () = sleep(LOOK) => tasks.reap(),
             }
             let upstreams = self.upstreams.load_full();
@@ -145,6 +156,19 @@ impl HealthChecks {
                 series.retain(|series| seen.insert((Arc::clone(&series.name), series.addr)));
                 metrics.set_upstream_status(series);
             }
+        }
+    }
+
+    /// Tells the listeners of all upstreams that a node is one of.
+    fn tell(&self, change: &Change) {
+        let upstreams = self.upstreams.load();
+        for upstream in upstreams.iter() {
+            if !upstream.nodes.iter().any(|health| Arc::ptr_eq(health, &change.health)) {
+                continue;
+            }
+            let (host, addr) = (host_of(&change.health), change.address.node);
+            let node = NodeChange { host, addr, is_up: change.is_up, status: change.status };
+            self.listeners.tell(&format!("{}/{}", upstream.kind.trim_end_matches('s'), upstream.id), &node);
         }
     }
 
@@ -201,20 +225,36 @@ impl CheckedUpstream {
 
 fn described_address(health: &Health, address: &Address) -> AddressHealth {
     let (status, counters) = address.state.read();
-    let host = match &health.endpoint.host {
+    let host = host_of(health);
+    AddressHealth { host, addr: address.node, status: status.as_str(), is_up: status.is_up(), counters }
+}
+
+/// The host of a node as it is configured.
+fn host_of(health: &Health) -> String {
+    match &health.endpoint.host {
         NodeHost::Ip(ip) => ip.to_string(),
         NodeHost::Name(name) => name.clone(),
         // Checks of Unix sockets are refused with the configuration.
         NodeHost::Unix(_) => health.endpoint.host.to_string(),
-    };
-    AddressHealth { host, addr: address.node, status: status.as_str(), is_up: status.is_up(), counters }
+    }
 }
 
 /// The running tasks, by the place in memory of the [`Address`] that each holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tasks {
     running: HashMap<usize, AbortHandle>,
     set: JoinSet<()>,
+    changes: mpsc::Sender<Change>,
+}
+
+/// A node that has come up or gone down.
+#[derive(Debug)]
+struct Change {
+    address: Arc<Address>,
+    health: Arc<Health>,
+    is_up: bool,
+    /// The status of the check that has brought it about.
+    status: Option<u16>,
 }
 
 /// Checks one address.
@@ -225,6 +265,7 @@ struct Task {
     slots: [Arc<Semaphore>; 2],
     /// An upstream that names the node, for the log.
     upstream: Arc<str>,
+    changes: mpsc::Sender<Change>,
 }
 
 impl Tasks {
@@ -245,6 +286,7 @@ impl Tasks {
                         health: Arc::clone(health),
                         slots: [Arc::clone(&upstream.slots), Arc::clone(everywhere)],
                         upstream: Arc::clone(&upstream.name),
+                        changes: self.changes.clone(),
                     };
                     self.running.insert(key, self.set.spawn(task.run()));
                     changed = true;
@@ -281,7 +323,7 @@ impl Task {
             // Nothing is checked; changes of the state are reported.
             let mut told = self.address.state.status();
             loop {
-                self.tell(&mut told, "");
+                self.tell(&mut told, None);
                 self.address.changed.notified().await;
             }
         }
@@ -295,9 +337,9 @@ impl Task {
         };
         let mut told = self.address.state.status();
         let mut due = clock::now_us() + fastrand::u64(0..=micros(FIRST_CHECK.min(self.interval())));
-        let (mut cause, mut unable) = (String::new(), false);
+        let (mut cause, mut unable) = (None, false);
         loop {
-            self.tell(&mut told, &std::mem::take(&mut cause));
+            self.tell(&mut told, cause.take());
             tokio::select! {
                 () = sleep(Duration::from_micros(due.saturating_sub(clock::now_us()))) => {}
                 // The other interval may hold now. However often requests change the state, the check is not put off.
@@ -322,7 +364,7 @@ impl Task {
             }
             if let Some(event) = self.judge(&finding) {
                 self.health.count(&self.address, event, &thresholds);
-                cause = finding.to_string();
+                cause = Some(finding);
             }
             due = self.next(began);
         }
@@ -355,14 +397,18 @@ impl Task {
     }
 
     /// A line for a change of state: whether requests go there, or that it may soon come to another one. `cause` is
-    /// what a check has found, and empty where none has brought the change about.
-    fn tell(&self, told: &mut Status, cause: &str) {
+    /// what a check has found, if one has brought the change about.
+    fn tell(&self, told: &mut Status, cause: Option<Finding>) {
         let (status, counters) = self.address.state.read();
         if status == *told {
             return;
         }
         let (node, upstream, state) = (self.address.node, &*self.upstream, status.as_str());
-        let cause = if cause.is_empty() { "requests" } else { cause };
+        let found = match cause {
+            Some(Finding::Status(status)) => Some(status),
+            _ => None,
+        };
+        let cause = cause.map_or_else(|| "requests".to_owned(), |finding| finding.to_string());
         let Counters { success, http_failure, tcp_failure, timeout_failure } = counters;
         match (told.is_up(), status.is_up()) {
             (true, false) => tracing::warn!(
@@ -374,6 +420,13 @@ impl Task {
                 %node, upstream, state, cause, success, http_failure, tcp_failure, timeout_failure,
                 "the health of a node changes"
             ),
+        }
+        if told.is_up() != status.is_up() {
+            let (address, health) = (Arc::clone(&self.address), Arc::clone(&self.health));
+            let change = Change { address, health, is_up: status.is_up(), status: found };
+            if self.changes.try_send(change).is_err() {
+                tracing::warn!(%node, upstream, "a change of a node is not told to plugins: there are too many");
+            }
         }
         *told = status;
     }
