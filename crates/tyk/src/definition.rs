@@ -205,7 +205,6 @@ const REFUSED: &[(&str, &str)] = &[
 const DOUBTED: &[(&str, &str)] = &[
     ("session_lifetime", "keys live until they expire"),
     ("certificates", "certificates of a single API are not read: list them in the settings"),
-    ("upstream_certificates", "certificates for upstreams of a single API are not read"),
 ];
 
 /// Fields of a definition, up to version 5.

@@ -137,7 +137,7 @@ fn api(
     let listen = api.text("proxy.listen_path");
     let domain = domain_of(api).filter(|_| conf.enable_custom_domains);
     let base = version.map_or(api, |(base, _)| base);
-    let Some(upstream) = target::upstream(api, conf, found) else { return };
+    let Some(upstream) = target::upstream(api, (conf, scripts), found) else { return };
     let Some(versions) = versions::Versions::of(api, scripts, found) else { return };
     let id = match version {
         Some((base, _)) => taken.versions.id(base.text("api_id")),
@@ -254,6 +254,7 @@ fn api(
         ("plugins.response", "custom_middleware.response"),
         ("plugins.api", ""),
         ("plugins.paths", ""),
+        ("upstream.tls.client", "upstream_certificates"),
         ("upstream", "proxy"),
     ];
     let entity = Entity {

@@ -51,7 +51,16 @@ const PARTS: &[(&str, &[&str])] = &[
     ("info", &["name", "id", "dbId", "orgId", "state", "versioning", "expiration"]),
     (
         "upstream",
-        &["url", "loadBalancing", "rateLimit", "preserveHostHeader", "tlsTransport", "serviceDiscovery", "uptimeTests"],
+        &[
+            "url",
+            "loadBalancing",
+            "rateLimit",
+            "preserveHostHeader",
+            "tlsTransport",
+            "serviceDiscovery",
+            "uptimeTests",
+            "mutualTLS",
+        ],
     ),
     (
         "server",
@@ -145,6 +154,11 @@ impl Reading<'_> {
         if let Some(clients) = at(tyk, "server.clientCertificates").filter(|clients| is_enabled(Some(clients))) {
             set("use_mutual_tls_auth", Some(&Value::Bool(true)));
             set("client_certificates", clients.get("allowlist"));
+        }
+        if let Some(mutual) = at(tyk, "upstream.mutualTLS").filter(|mutual| is_enabled(Some(mutual))) {
+            let entries = mutual["domainToCertificates"].as_array().into_iter().flatten();
+            let of = |entry: &Value| Some((entry["domain"].as_str()?.to_owned(), entry["certificate"].clone()));
+            set("upstream_certificates", Some(&Value::Object(entries.filter_map(of).collect())));
         }
         if let Some(control) = at(tyk, "server.ipAccessControl").filter(|control| is_enabled(Some(control))) {
             for (list, switch, field) in [
@@ -464,8 +478,7 @@ impl Reading<'_> {
 }
 
 /// Parts that Tyk has and that are not supported yet.
-const KNOWN: &[&str] =
-    &["mutualTLS", "certificatePinning", "authentication", "proxy", "enforceTimeout", "protocol", "port"];
+const KNOWN: &[&str] = &["certificatePinning", "authentication", "proxy", "enforceTimeout", "protocol", "port"];
 
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(value, |value, name| value.get(name))

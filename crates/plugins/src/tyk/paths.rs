@@ -153,6 +153,8 @@ impl Define for Paths {
     const DOC: &'static str = "What is done with requests by paths, and the target that the upstream receives.";
     const EXAMPLE: &'static str = "{api_id: a, listen_path: /a/, strip_listen_path: true, target: /, versions: [{}]}\n";
 
+    const ENCRYPTED: &'static [&'static str] = &["upstream.tls.client_key"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 

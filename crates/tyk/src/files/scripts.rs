@@ -91,12 +91,20 @@ fn add_templates(definition: &Value, paths: &mut Vec<String>) {
     }
 }
 
-/// Adds the paths of certificates of clients.
+/// Adds the paths of certificates of clients, and of those that upstreams are shown.
 fn add_certificates(definition: &Value, paths: &mut Vec<String>) {
     let server = &definition["x-tyk-api-gateway"]["server"]["clientCertificates"];
     let classic = definition["client_certificates"].as_array().filter(|_| definition["use_mutual_tls_auth"] == true);
     let allowed = server["allowlist"].as_array().filter(|_| server["enabled"] == true);
     for path in classic.into_iter().chain(allowed).flatten().filter_map(Value::as_str) {
+        push(paths, Some(path).filter(|path| fingerprint(path).is_none()));
+    }
+    let classic = &definition["upstream_certificates"];
+    let classic = classic.as_object().filter(|_| definition["upstream_certificates_disabled"] != true);
+    let mutual = &definition["x-tyk-api-gateway"]["upstream"]["mutualTLS"];
+    let listed = mutual["domainToCertificates"].as_array().filter(|_| mutual["enabled"] == true);
+    let listed = listed.into_iter().flatten().map(|entry| &entry["certificate"]);
+    for path in classic.into_iter().flat_map(|map| map.values()).chain(listed).filter_map(Value::as_str) {
         push(paths, Some(path).filter(|path| fingerprint(path).is_none()));
     }
 }

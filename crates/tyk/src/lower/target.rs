@@ -2,7 +2,7 @@
 
 use weir_config::{Diagnostic, Kind, Node};
 
-use super::{flag, list, map, number, text, uptime};
+use super::{Scripts, flag, list, map, number, text, tls, uptime};
 use crate::conf::Conf;
 use crate::definition::Definition;
 
@@ -60,7 +60,11 @@ pub(super) fn loop_of(api: &Definition) -> Option<&str> {
 }
 
 /// The upstream of an API.
-pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic>) -> Option<Node> {
+pub(super) fn upstream(
+    api: &Definition,
+    (conf, files): (&Conf, &Scripts),
+    found: &mut Vec<Diagnostic>,
+) -> Option<Node> {
     let mark = api.node.mark;
     if loop_of(api).is_some() {
         return Some(map(mark, [("nodes", map(mark, []))]));
@@ -97,6 +101,12 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
         found.push(api.fault("proxy.target_list", "targets with http and with https in one list are not supported"));
         return None;
     }
+    let default = if scheme == "https" { 443 } else { 80 };
+    let host = |(url, _): &(Url, i64)| match url.port {
+        port if port == default => url.host.clone(),
+        port => format!("{}:{port}", url.host),
+    };
+    let hosts: Vec<String> = nodes.iter().map(host).collect();
     let nodes = nodes.into_iter().map(|(url, weight)| {
         map(mark, [("host", text(&url.host)), ("port", number(url.port)), ("weight", number(weight))])
     });
@@ -108,7 +118,11 @@ pub(super) fn upstream(api: &Definition, conf: &Conf, found: &mut Vec<Diagnostic
     item.insert("pass_host", text(if api.flag("proxy.preserve_host_header") { "pass" } else { "node" }));
     if scheme == "https" {
         let skips = conf.skips_verification || api.flag("proxy.transport.ssl_insecure_skip_verify");
-        item.insert("tls", map(mark, [("verify", flag(!skips))]));
+        let mut tls = map(mark, [("verify", flag(!skips))]);
+        for (field, value) in tls::of_upstream(api, &hosts, files, found)? {
+            tls.insert(field, value);
+        }
+        item.insert("tls", tls);
     }
     if let Some(checks) = checks {
         item.insert("checks", checks);

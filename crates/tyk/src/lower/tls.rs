@@ -1,4 +1,4 @@
-//! Certificates that the gateway shows, and those that it asks clients for.
+//! Certificates that the gateway shows to clients and to upstreams, and those that it asks clients for.
 
 use weir_config::{Diagnostic, Lowered, Mark, Node, ResourceKind};
 
@@ -38,6 +38,68 @@ pub(super) fn clients(api: &Definition, files: &Scripts, found: &mut Vec<Diagnos
         found.push(api.doubt("use_mutual_tls_auth", reason));
     }
     Some(map(mark, [("sha256", list(mark, hashes)), ("pem", list(mark, texts))]))
+}
+
+/// Certificate and key that targets are shown (`upstream_certificates`): those of a host, with its port where it has one in the
+/// URL, of its domain (`*.example.com`) or of all (`*`). Empty: none. `None`: a fault is among the findings.
+pub(super) fn of_upstream(
+    api: &Definition,
+    hosts: &[String],
+    files: &Scripts,
+    found: &mut Vec<Diagnostic>,
+) -> Option<Vec<(&'static str, Node)>> {
+    const PLACE: &str = "upstream_certificates";
+    let given = api.at(PLACE).and_then(Node::as_map).unwrap_or_default();
+    if given.is_empty() || api.flag("upstream_certificates_disabled") {
+        return Some(Vec::new());
+    }
+    let of = |host: &String| {
+        let domain = host.split_once('.').map(|(_, domain)| format!("*.{domain}"));
+        let names = [Some(host.clone()), domain, Some("*".to_owned())];
+        let entry = |name: String| given.iter().find(|(key, _)| *key.text == *name)?.1.as_str();
+        names.into_iter().flatten().find_map(entry).filter(|id| !id.is_empty())
+    };
+    let mut chosen: Vec<Option<&str>> = hosts.iter().map(of).collect();
+    chosen.dedup();
+    let id = match &chosen[..] {
+        [] | [None] => return Some(Vec::new()),
+        [Some(id)] => *id,
+        _ => {
+            found.push(api.fault(PLACE, "the targets of one API are shown one certificate, or none"));
+            return None;
+        }
+    };
+    let reason = match (fingerprint(id), files.get(id)) {
+        (Some(_), _) => "the keys of certificates in Tyk's store are not there: name a file in PEM".to_owned(),
+        (None, None) => format!("{id}: there is no such file"),
+        (None, Some(pem)) => {
+            let (key, certificates): (Vec<&str>, Vec<&str>) =
+                blocks(pem).into_iter().partition(|block| block.contains(" PRIVATE KEY-----"));
+            if let ([key], false) = (&key[..], certificates.is_empty()) {
+                let certificate = certificates.concat();
+                return Some(vec![("client_cert", text(&certificate)), ("client_key", text(key))]);
+            }
+            format!("{id}: expected a certificate and one key, both in PEM")
+        }
+    };
+    found.push(api.fault(PLACE, reason));
+    None
+}
+
+/// The blocks of a file in PEM that hold a certificate or a key.
+fn blocks(pem: &str) -> Vec<&str> {
+    let starts = pem.match_indices("-----BEGIN ").map(|(at, _)| at);
+    let block = |from: usize| {
+        let rest = pem.get(from..)?;
+        let end = rest.find("-----END ")?;
+        let line = rest.get(end..)?.find('\n').map_or(rest.len(), |length| end + length + 1);
+        rest.get(..line)
+    };
+    let is_either = |block: &&str| {
+        let name = block.lines().next().unwrap_or_default();
+        name.contains("CERTIFICATE-----") || name.contains("PRIVATE KEY-----")
+    };
+    starts.filter_map(block).filter(is_either).collect()
 }
 
 /// Adds the certificates of `tyk.conf`. Clients are asked for theirs if an API needs one: under every name, since an API

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Authority, Certificate, Gateway, Kind, LIMIT, Process, Redis, Start, binary, free_port, program, wait_until, weir,
+    ADMIN_KEY, Authority, Certificate, Gateway, Kind, LIMIT, Nginx, Process, RawClient, Redis, Start, binary,
+    free_port, program, wait_until, weir,
 };
 use crate::tls::curl;
 use crate::tyk::{Site, ask as ask_api, error, keyed, keyless, right};
@@ -250,4 +251,68 @@ fn keys_are_bound_to_certificates() {
     let request = format!("POST /tyk/certs?org_id=o1\nX-Tyk-Authorization: {}\n\n{text}", super::SECRET);
     let refused = gateway.send_to("o", &request);
     assert!(refused.status == 403 && refused.text().contains("private keys are not kept"), "{refused:?}");
+}
+
+#[test]
+fn upstreams_are_shown_a_certificate() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let (server, own) =
+        (authority.certificate(Kind::P256, &["origin.test"]), authority.certificate(Kind::P256, &["gateway"]));
+    let nginx = Nginx::start_tls(&format!(
+        "ssl_certificate {}; ssl_certificate_key {}; ssl_client_certificate {}; ssl_verify_client optional;\n\
+         location / {{ return 200 \"$ssl_client_verify $ssl_client_s_dn\"; }}",
+        server.cert_file.display(),
+        server.key_file.display(),
+        authority.file().display(),
+    ));
+    site.write("own.pem", format!("{}{}", own.cert, own.key));
+    site.write("apart.pem", own.cert.clone());
+    let node = nginx.node();
+    let path = |name: &str| site.folder.path().join(name).display().to_string();
+    let api = |id: &str, certificates: Value| {
+        let mut api = keyless(id, &format!("/{id}/"), "/");
+        api["proxy"]["target_url"] = format!("https://{node}/").into();
+        api["proxy"]["transport"] = json!({"ssl_insecure_skip_verify": true});
+        api["upstream_certificates"] = certificates;
+        api
+    };
+    site.api("host", api("host", json!({ (node.clone()): path("own.pem"), "*": "a".repeat(64) })));
+    site.api("all", api("all", json!({ "*": path("own.pem") })));
+    site.api("other", api("other", json!({ "elsewhere.test": path("own.pem") })));
+    let mut off = api("off", json!({ "*": path("own.pem") }));
+    off["upstream_certificates_disabled"] = true.into();
+    site.api("off", off);
+    site.api(
+        "oas",
+        json!({"openapi": "3.0.3", "info": {"title": "o", "version": "1"}, "paths": {}, "x-tyk-api-gateway": {
+            "info": {"name": "oas", "id": "oas", "state": {"active": true}},
+            "upstream": {"url": format!("https://{node}/"), "tlsTransport": {"insecureSkipVerify": true},
+                "mutualTLS": {"enabled": true, "domainToCertificates": [{"domain": "*", "certificate": path("own.pem")}]}},
+            "server": {"listenPath": {"value": "/oas/", "strip": true}}}}),
+    );
+    let settings = "listen: {admin: '127.0.0.1:0'}\nviewer: {key: the-viewer-key}";
+    let gateway = Start::at(&site.conf(json!({}))).settings(settings).variable("WEIR_ADMIN_KEY", ADMIN_KEY).start();
+    let head = "GET /weir/v1/resources/routes/host HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: the-viewer-key\r\n\r\n";
+    let shown = RawClient::connect(gateway.admin.expect("an Admin API")).request(head).text();
+    assert!(!shown.contains("PRIVATE KEY"), "{shown}");
+    for (api, told) in [
+        ("host", "SUCCESS CN=gateway"),
+        ("all", "SUCCESS CN=gateway"),
+        ("oas", "SUCCESS CN=gateway"),
+        ("other", "NONE "),
+        ("off", "NONE "),
+    ] {
+        assert_eq!(gateway.get(&format!("/{api}/")).text(), told, "{api}");
+    }
+    for (certificate, reason) in [
+        (path("apart.pem"), "expected a certificate and one key, both in PEM"),
+        (path("gone.pem"), "gone.pem: there is no such file"),
+        (format!("o1{}", "a".repeat(64)), "upstream_certificates: the keys of certificates in Tyk's store"),
+    ] {
+        let site = Site::new();
+        site.api("a", api("a", json!({ "*": certificate })));
+        let (status, out, err) = weir(&["check", &site.apps().display().to_string()]);
+        let told = out + &err;
+        assert!(status != 0 && told.contains(reason), "{reason}: {told}");
+    }
 }

@@ -112,6 +112,16 @@ pub(super) fn at_url(upstream: &Map<String, Value>, url: &str) -> Result<Map<Str
         return Err(expected());
     }
     let mut changed = upstream.clone();
+    let is_own = upstream
+        .get("nodes")
+        .and_then(Value::as_array)
+        .is_some_and(|nodes| nodes.iter().any(|node| node["host"] == host));
+    if let Some(tls) = changed.get_mut("tls").and_then(Value::as_object_mut).filter(|_| !is_own) {
+        // The certificate that targets are shown is no other host's.
+        for field in ["client_cert", "client_key"] {
+            tls.shift_remove(field);
+        }
+    }
     for field in ["service_name", "discovery_type", "discovery_args"] {
         changed.shift_remove(field);
     }
