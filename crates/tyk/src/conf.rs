@@ -65,6 +65,8 @@ pub struct Conf {
     pub coprocess: Option<String>,
     /// The Redis of sessions, in the fields of `weir_plugins::tyk`; none: sessions are in the data directory.
     pub storage: Option<Value>,
+    /// Times for which sessions stay in Redis.
+    pub lifetimes: Lifetimes,
     /// Destination of records of requests; none: there are no records.
     pub analytics: Option<Analytics>,
     /// TLS at the port; none: there is no TLS.
@@ -196,6 +198,7 @@ impl Default for Conf {
             coprocess: None,
             messages: Value::Object(Map::new()),
             storage: None,
+            lifetimes: Lifetimes::default(),
             tls: None,
             oauth: OAuth::default(),
             enforces_organisations: false,
@@ -261,6 +264,11 @@ impl Conf {
             messages: messages(value)?,
             coprocess: flag("coprocess_options.enable_coprocess").then(|| coprocess(value)).transpose()?.flatten(),
             storage: storage::read(value)?,
+            lifetimes: Lifetimes {
+                global: flag("force_global_session_lifetime")
+                    .then(|| number("global_session_lifetime").unwrap_or_default()),
+                wait_for_expiry: flag("session_lifetime_respects_key_expiration"),
+            },
             tls: tls::read(value)?,
             oauth: OAuth::read(value)?,
             enforces_organisations: flag("enforce_org_quotas"),
@@ -278,6 +286,15 @@ impl Conf {
         let hooks = hooks.chain(self.monitor.iter().map(|monitor| &monitor["configuration"]));
         hooks.filter_map(|hook| hook["template_path"].as_str()).filter(|path| !path.is_empty())
     }
+}
+
+/// Times for which sessions stay in Redis, for all APIs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Seconds in the place of those that keys and APIs say (`force_global_session_lifetime`); 0: for ever.
+    pub global: Option<u64>,
+    /// True if no session goes before its key expires (`session_lifetime_respects_key_expiration`).
+    pub wait_for_expiry: bool,
 }
 
 /// Refusals in other words.

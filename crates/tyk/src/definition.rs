@@ -202,10 +202,8 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// Fields that have no effect and that somebody may rely on, with the reason.
-const DOUBTED: &[(&str, &str)] = &[
-    ("session_lifetime", "keys live until they expire"),
-    ("certificates", "certificates of a single API are not read: list them in the settings"),
-];
+const DOUBTED: &[(&str, &str)] =
+    &[("certificates", "certificates of a single API are not read: list them in the settings")];
 
 /// Fields of a definition, up to version 5.
 #[rustfmt::skip]

@@ -161,6 +161,9 @@ fn api(
         let limit = api.at("global_rate_limit").cloned().unwrap_or_else(|| map(mark, []));
         guard.insert("global_rate_limit", limit);
     }
+    if api.number("session_lifetime") > 0.0 && conf.storage.is_none() {
+        found.push(api.doubt("session_lifetime", "no effect without a Redis in storage: keys live until they expire"));
+    }
     if let Some(monitor) = &conf.monitor {
         guard.insert("monitor", middleware::monitor(monitor, scripts));
     }

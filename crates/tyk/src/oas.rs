@@ -311,6 +311,15 @@ impl Reading<'_> {
             made.insert("openid_options".to_owned(), parts::openid(oidc));
             configs.insert("oidc".to_owned(), Value::Object(parts::places(oidc)));
         }
+        if let Some(lifetime) = authentication.get("customKeyLifetime").filter(|part| is_enabled(Some(part))) {
+            match lifetime["value"].as_str().and_then(seconds) {
+                Some(seconds) => drop(made.insert("session_lifetime".to_owned(), seconds.into())),
+                None => {
+                    let text = "expected a time such as 10s, 1m or 1h30m";
+                    self.fault("server.authentication.customKeyLifetime.value", text);
+                }
+            }
+        }
         if let Some(base) = authentication.get("baseIdentityProvider").filter(|base| !base.is_null()) {
             made.insert("base_identity_provided_by".to_owned(), base.clone());
         }
@@ -512,7 +521,7 @@ fn operation(document: &Value, id: &str) -> Option<(String, String)> {
 }
 
 /// Seconds of a time as Go writes it: `10s`, `1h30m`.
-fn seconds(text: &str) -> Option<f64> {
+pub(crate) fn seconds(text: &str) -> Option<f64> {
     let (mut total, mut rest) = (0.0, text.trim());
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;

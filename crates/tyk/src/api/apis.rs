@@ -54,6 +54,18 @@ impl Loaded {
         classic.chain(oas)
     }
 
+    /// Seconds for which sessions of an API stay, and true if none goes before its key expires. 0: for ever.
+    pub(super) fn lifetime(&self, id: &str) -> Option<(i64, bool)> {
+        if let Some(api) = self.classic.iter().find(|api| id_of(api) == id) {
+            let waits = api["session_lifetime_respects_key_expiration"] == true;
+            return Some((api["session_lifetime"].as_i64().unwrap_or(0), waits));
+        }
+        let document = self.oas.iter().find(|document| oas_id_of(document) == id)?;
+        let part = &document["x-tyk-api-gateway"]["server"]["authentication"]["customKeyLifetime"];
+        let seconds = part["value"].as_str().filter(|_| part["enabled"] == true).and_then(oas::seconds);
+        Some((seconds.map_or(0, |seconds| seconds as i64), part["respectValidity"] == true))
+    }
+
     pub(super) fn read(conf: &Conf) -> Self {
         let mut loaded = Self { policies: super::policies::read(conf), ..Self::default() };
         let entries = conf.app_path.as_ref().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten();

@@ -20,6 +20,42 @@ fn failed(text: String) -> Fault {
     (500, text)
 }
 
+/// Seconds for which a session stays in Redis: the longest that the APIs of its rights say, unless the key itself says it
+/// (`session_lifetime`, `post_expiry_action`) or `tyk.conf` does. 0: for ever.
+fn lifetime(api: &GatewayApi, session: &Value, now: i64) -> u64 {
+    if let Some(global) = api.conf.lifetimes.global {
+        return global;
+    }
+    let number = |field: &str| session[field].as_i64().unwrap_or(0);
+    let expires = number("expires");
+    let left = |grace: i64| if expires > 0 { (expires - now + grace).max(1).unsigned_abs() } else { 0 };
+    match (session["post_expiry_action"].as_str(), number("post_expiry_grace_period")) {
+        (Some("delete"), _) => return left(0),
+        (Some("retain"), -1) => return 0,
+        (Some("retain"), grace) if grace != 0 => return left(grace),
+        _ => {}
+    }
+    let loaded = api.loaded();
+    let applied = api.sessions.applied(session).unwrap_or_default();
+    let rights = applied["access_rights"].as_object();
+    let own = number("session_lifetime");
+    let mut longest = 0;
+    for (fallback, waits) in rights.into_iter().flat_map(|rights| rights.keys()).filter_map(|id| loaded.lifetime(id)) {
+        let seconds = if own > 0 { own } else { fallback };
+        let waits = waits || api.conf.lifetimes.wait_for_expiry;
+        let seconds = match seconds {
+            ..=0 => 0,
+            // A key that never expires stays.
+            _ if waits && expires < 0 => return 0,
+            _ if waits && expires == 0 => 0,
+            _ if waits => seconds.max(expires - now),
+            _ => seconds,
+        };
+        longest = longest.max(seconds);
+    }
+    longest.unsigned_abs()
+}
+
 impl<'r> Held<'r> {
     /// The sessions that a request is about.
     pub(super) fn of(api: &'r GatewayApi, request: &'r ApiRequest) -> Self {
@@ -57,7 +93,8 @@ impl<'r> Held<'r> {
     /// Stores a session, and then serves it. With `keeps_counts` its quotas go on, else they begin anew.
     pub(super) fn put(&self, name: &str, session: &Value, keeps_counts: bool) -> Result<(), Fault> {
         let Some(remote) = self.remote else { return self.api.put(name, session, keeps_counts) };
-        remote.put(name, session, 0).map_err(failed)?;
+        let lifetime = lifetime(self.api, session, super::keys::now());
+        remote.put(name, session, lifetime).map_err(failed)?;
         if keeps_counts {
             return Ok(());
         }

@@ -308,7 +308,7 @@ pub(super) fn complete(mut session: Map<String, Value>, before: Option<&Value>, 
     Value::Object(sort(session, &FIELDS))
 }
 
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 

@@ -158,3 +158,49 @@ fn sessions_are_used_for_a_while_without_redis() {
     redis.kill();
     assert_eq!([status(&gateway, &own), status(&gateway, &limited)], [200, 403], "a quota cannot be counted");
 }
+
+#[test]
+fn sessions_stay_for_as_long_as_apis_and_keys_say() {
+    let site = Site::new();
+    let redis = Redis::start();
+    site.api("never", keyed("never"));
+    let mut hour = keyed("hour");
+    hour["session_lifetime"] = 3600.into();
+    site.api("hour", hour);
+    let mut waits = keyed("waits");
+    (waits["session_lifetime"], waits["session_lifetime_respects_key_expiration"]) = (60.into(), true.into());
+    site.api("waits", waits);
+    site.api(
+        "oas",
+        json!({"openapi": "3.0.3", "info": {"title": "o", "version": "1"}, "paths": {}, "x-tyk-api-gateway": {
+            "info": {"name": "oas", "id": "oas", "orgId": "o1", "state": {"active": true}}, "upstream": {"url": "http://ORIGIN/"},
+            "server": {"listenPath": {"value": "/oas/", "strip": true}, "authentication": {
+                "enabled": true, "customKeyLifetime": {"enabled": true, "value": "30m"},
+                "securitySchemes": {"authToken": {"enabled": true, "header": {"enabled": true, "name": "Authorization"}}}}}}}),
+    );
+    let gateway = start(&site, &redis, &json!({}));
+    let in_a_day = jiff::Timestamp::now().as_second() + 86_400;
+    let lifetime = |gateway: &Gateway, api: &str, more: Value| {
+        let (status, made) = ask(gateway, "POST", "/tyk/keys/create", &right(api, more));
+        assert_eq!(status, 200, "{made}");
+        let hash = made["key_hash"].as_str().expect("a hash");
+        redis.cli(&["TTL", &format!("apikey-{hash}")]).parse::<i64>().expect("seconds")
+    };
+    for (api, more, expected) in [
+        ("never", json!({}), -1),
+        ("never", json!({"session_lifetime": 120}), 120),
+        ("hour", json!({}), 3600),
+        ("hour", json!({"session_lifetime": 120}), 120),
+        ("oas", json!({}), 1800),
+        ("waits", json!({}), -1),
+        ("waits", json!({"expires": in_a_day}), 86_400),
+        ("never", json!({"expires": in_a_day, "post_expiry_action": "delete"}), 86_400),
+        ("hour", json!({"expires": in_a_day, "post_expiry_action": "retain", "post_expiry_grace_period": 100}), 86_500),
+        ("hour", json!({"expires": in_a_day, "post_expiry_action": "retain", "post_expiry_grace_period": -1}), -1),
+    ] {
+        let left = lifetime(&gateway, api, more.clone());
+        assert!((expected - 30..=expected).contains(&left), "{api} {more}: {left}");
+    }
+    let global = start(&site, &redis, &json!({"force_global_session_lifetime": true, "global_session_lifetime": 77}));
+    assert!((70..=77).contains(&lifetime(&global, "hour", json!({}))));
+}

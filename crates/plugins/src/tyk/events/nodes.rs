@@ -121,7 +121,7 @@ fn start() -> Option<SyncSender<Job>> {
         while let Ok((events, event, meta)) = jobs.recv() {
             let told = weir_runtime::block_on(async {
                 for handled in events.handled(event, &meta, weir_runtime::now_us() / 1000) {
-                    // What takes longer has failed, and others wait.
+                    // A handler that takes longer has failed: others wait.
                     let _ = weir_runtime::timeout(LIMIT, handled).await;
                 }
             });
