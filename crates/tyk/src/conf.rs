@@ -21,6 +21,8 @@ pub struct Conf {
     pub secret: String,
     /// The port of the gateway API alone (`control_api_port`); 0: it is at the port of the traffic.
     pub control_port: u16,
+    /// The only host that the gateway API answers for (`control_api_hostname`); empty: every host.
+    pub control_host: String,
     /// Folder of API definitions.
     pub app_path: Option<PathBuf>,
     /// File or folder of policies.
@@ -175,6 +177,7 @@ impl Default for Conf {
             listen_port: 0,
             secret: String::new(),
             control_port: 0,
+            control_host: String::new(),
             app_path: None,
             policies: None,
             hash_keys: false,
@@ -241,6 +244,7 @@ impl Conf {
             secret: text("secret"),
             // As in Tyk, where it is the port of the traffic as well.
             control_port: if control == port { 0 } else { control },
+            control_host: text("control_api_hostname").to_ascii_lowercase(),
             app_path: Some(text("app_path")).filter(|path| !path.is_empty()).map(at),
             policies,
             hash_keys: flag("hash_keys"),
@@ -477,7 +481,6 @@ pub(crate) const DOUBTED: &[(&str, &str)] = &[
         "enable_fixed_window_rate_limiter",
         "rates are counted in windows that begin with a request, as Tyk's default limiter does",
     ),
-    ("control_api_hostname", "the gateway API takes every host: give it a port of its own (control_api_port)"),
     ("cache_storage.host", "cached answers are kept in the memory of the gateway"),
     ("uptime_tests.config.enable_uptime_analytics", "results of uptime tests are not recorded"),
 ];

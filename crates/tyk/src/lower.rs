@@ -414,7 +414,11 @@ fn own_routes(
     let none = || map(mark, []);
     let mut routes = vec![(NO_API, "no-api", none(), everything(), 0, false)];
     match conf.control_port {
-        0 => routes.push((GATEWAY, "gateway", gateway, all, OWN, false)),
+        0 if conf.control_host.is_empty() => routes.push((GATEWAY, "gateway", gateway, all, OWN, false)),
+        0 => {
+            routes.push((HEALTH, "gateway", gateway.clone(), health, OWN, false));
+            routes.push((GATEWAY, "gateway", gateway, all, OWN + 1, false));
+        }
         _ => {
             // At the port of the gateway API there is nothing else.
             routes.push((CONTROL, "no-api", none(), everything(), OWN + 1, true));
@@ -429,7 +433,9 @@ fn own_routes(
             let port = text(&conf.control_port.to_string());
             item.insert("vars", list(mark, vec![list(mark, vec![text("server_port"), text("=="), port])]));
         }
-        let matching = Matching { ranks: vec![rank; paths.len()], paths, hosts: Vec::new() };
+        let host = Some(&conf.control_host).filter(|host| id == GATEWAY && !host.is_empty());
+        let hosts = host.into_iter().cloned().collect();
+        let matching = Matching { ranks: vec![rank; paths.len()], paths, hosts };
         lowered.add(ResourceKind::Routes, item, document(id, Some(matching)));
     }
 }

@@ -250,3 +250,18 @@ fn the_gateway_api_has_a_port_of_its_own() {
     assert_eq!((send(&gateway, &request).status, site.last_target().as_str()), (200, "/base/tyk/keys"));
     assert!(send(&gateway, "GET /hello").text().contains("\"status\":\"pass\""));
 }
+
+#[test]
+fn the_gateway_api_may_have_a_host_of_its_own() {
+    let site = Site::new();
+    site.api("root", keyless("root", "/", "/base"));
+    let gateway = Start::at(&site.conf(json!({"control_api_hostname": "Control.test"}))).start();
+    let ask = |host: &str, path: &str| {
+        send(&gateway, &format!("GET {path}\nHost: {host}\nX-Tyk-Authorization: {SECRET}")).status
+    };
+    assert_eq!(ask("control.test", "/tyk/keys"), 200);
+    assert_eq!((ask("api.test", "/tyk/keys"), site.last_target().as_str()), (200, "/base/tyk/keys"));
+    for host in ["control.test", "api.test"] {
+        assert_eq!(ask(host, "/hello"), 200, "{host}");
+    }
+}
