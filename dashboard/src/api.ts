@@ -18,6 +18,8 @@ export interface About {
   revision: number;
   family: string;
   usage: boolean;
+  /** True if the gateway's own backend of 3scale is on. */
+  threescale_backend?: boolean;
   read_only: string | null;
   counts: Record<string, number>;
 }

@@ -17,7 +17,7 @@ import { Plugins } from './pages/plugins';
 import { Problems } from './pages/problems';
 import { NewPage, ResourcePage } from './pages/resource';
 import { Tail } from './pages/tail';
-import { Product, Products } from './pages/threescale';
+import { Applications, Product, Products } from './pages/threescale';
 import { TYK, TykEntity, TykList } from './pages/tyk';
 import { Usage } from './pages/usage';
 import { go, href, usePlace } from './router';
@@ -200,6 +200,7 @@ function Frame() {
           </div>
         ))}
         {threescale && <div><h2>Traffic</h2><ul>{link(['products'], 'services', 'Products', page === 'products' || page === 'product')}</ul></div>}
+        {info?.threescale_backend && <div><h2>3scale</h2><ul>{link(['applications'], 'consumers', 'Applications', page === 'applications')}</ul></div>}
         {!kong && !tyk && !threescale && info && groups.map((group) => (
           <div key={group}>
             <h2>{group}</h2>
@@ -218,7 +219,7 @@ function Frame() {
       </nav>
       <main ref={main} id="main" tabIndex={-1}>
         {!up && <Unreachable />}
-        {info?.read_only && !tyk && page !== 'resource' && <Notice title="Shown, not changed here">{info.read_only}</Notice>}
+        {info?.read_only && !tyk && !['resource', 'applications'].includes(page) && <Notice title="Shown, not changed here">{info.read_only}</Notice>}
         <Content path={place.path} family={info?.family} />
       </main>
     </div>
@@ -245,6 +246,7 @@ function Content({ path, family }: { path: string[]; family?: string }) {
   }
   if (family === '3scale' && page === 'products') return <Products />;
   if (family === '3scale' && page === 'product') return <Product key={rest.join('/')} id={rest.join('/')} />;
+  if (page === 'applications' && about.value?.threescale_backend) return <Applications />;
   if ((kong || tyk) && ['resource', 'keys', 'history', 'plugins'].includes(page)) return <Lost />;
   switch (page) {
     case 'overview': return <Overview />;

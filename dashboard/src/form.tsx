@@ -21,15 +21,17 @@ interface Props {
 const LATE = ['labels', 'desc', 'status', 'priority', 'vars', 'filter_func', 'remote_addr', 'remote_addrs', 'timeout', 'script', '_meta'];
 const KEPT = ['create_time', 'update_time', 'id', 'username'];
 
-export function ObjectForm({ schema, root, value, onChange, scope, disabled, top, usual = [] }: Omit<Props, 'name'> & { top?: boolean; usual?: string[] }) {
+export function ObjectForm({ schema, root, value, onChange, scope, disabled, top, named, usual = [] }: Omit<Props, 'name'> & { top?: boolean; named?: boolean; usual?: string[] }) {
+  // Ids of some families stand in their documents.
+  const kept = top && !named ? KEPT : [];
   const [adding, setAdding] = useState(false);
-  const names = Object.keys(schema.properties ?? {}).filter((name) => !top || !KEPT.includes(name));
+  const names = Object.keys(schema.properties ?? {}).filter((name) => !kept.includes(name));
   const needed: string[] = schema.required ?? [];
   const order = (name: string) => (needed.includes(name) ? 0 : LATE.includes(name) ? 2 : 1);
   const shown = names.filter((name) => needed.includes(name) || (value && name in value) || (!disabled && usual.includes(name)));
   shown.sort((a, b) => order(a) - order(b));
   const rest = names.filter((name) => !shown.includes(name));
-  const unknown = Object.keys(value ?? {}).filter((name) => !names.includes(name) && !(top && KEPT.includes(name)));
+  const unknown = Object.keys(value ?? {}).filter((name) => !names.includes(name) && !kept.includes(name));
   const set = (name: string, next: Json) => {
     const { [name]: _, ...others } = value ?? {};
     if (next === undefined) onChange(others);

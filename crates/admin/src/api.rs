@@ -420,6 +420,7 @@ impl Api {
             What::Events => self.events(request).await,
             What::Explain => self.explain(request).await,
             What::Tyk => self.tyk(rest, request).await,
+            What::ThreescaleApplications => self.threescale_applications(request).await,
             What::SendForReal => self.send_for_real(request).await,
             What::Usage => self.usage(request).await,
             What::Keys => self.issued_keys(request).await,

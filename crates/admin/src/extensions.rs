@@ -16,6 +16,7 @@ mod resources;
 mod rights;
 mod self_service;
 mod send;
+mod threescale;
 mod tyk;
 mod usage;
 
@@ -31,6 +32,7 @@ use crate::request::Request;
 use crate::{Audience, Changed, Gateway, Refused};
 
 pub use send::OwnRequest;
+pub use threescale::ThreescaleQuestion;
 
 /// State that a client expects a resource to be in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -63,7 +63,7 @@ use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
 use weir_usage::Usage;
 
 pub use api::{Api, Options};
-pub use extensions::OwnRequest;
+pub use extensions::{OwnRequest, ThreescaleQuestion};
 pub use family::{FamilyAnswer, FamilyApi, FamilyDoor, FamilyRequest};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use logins::{LoginProvider, Visitor};
@@ -140,6 +140,11 @@ pub trait Gateway: Send + Sync + fmt::Debug {
 
     /// The answer of Tyk's gateway API: status and JSON. `None` where Tyk's family does not run, or has no such API.
     fn tyk(&self, _method: &str, _path: &str, _query: Vec<(String, String)>, _body: Vec<u8>) -> Option<(u16, Value)> {
+        None
+    }
+
+    /// Applications of the gateway's own backend of 3scale: `total` and `applications`. `None` where it is off.
+    fn threescale_applications(&self, _question: &ThreescaleQuestion) -> Option<Value> {
         None
     }
 

@@ -84,6 +84,7 @@ pub(crate) enum What {
     Problems,
     Plugins,
     Tyk,
+    ThreescaleApplications,
 }
 
 /// Content of the body of a request.
@@ -262,6 +263,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         &[("hashed", "`true`: the key is named by its hash")], Takes::Resource, &[(404, "there is no such resource, or no gateway API of Tyk")]),
     operation(Method::DELETE, "/weir/v1/tyk/{key}", What::Tyk, "Deletes an API, a policy or a key",
         &[("hashed", "`true`: the key is named by its hash")], Takes::Nothing, &[(404, "there is no such resource, or no gateway API of Tyk")]),
+    operation(Method::GET, "/weir/v1/threescale/applications", What::ThreescaleApplications, "Applications of the gateway's own backend of 3scale, with what is used of their limits; their keys are counted and not shown",
+        &[("q", "only those with this text in their ids, plans or states"), ("service", "only those of this service"), ("page", "the page, from 1"), ("page_size", "applications on a page: 1 to 500")],
+        Takes::Nothing, &[(404, "there is no backend of 3scale")]),
     operation(Method::GET, "/weir/v1/openapi.json", What::OpenApi, "This document", &[], Takes::Nothing, &[]),
 ];
 
@@ -365,6 +369,7 @@ impl What {
                 | Self::Explain
                 | Self::SendForReal
                 | Self::Usage
+                | Self::ThreescaleApplications
         )
     }
 }

@@ -67,7 +67,9 @@ pub(crate) fn page(all: impl Iterator<Item = Value>, request: &FamilyRequest) ->
         (Some(after), Some(id)) => id > after.as_str(),
         _ => true,
     };
-    let wanted = all.filter(|entity| is_after(entity) && tags.as_ref().is_none_or(|tags| tags.fit(entity)));
+    let words = argument(request, "search").map(str::to_lowercase).unwrap_or_default();
+    let wanted = all
+        .filter(|entity| is_after(entity) && tags.as_ref().is_none_or(|tags| tags.fit(entity)) && has(entity, &words));
     let mut data: Vec<Value> = wanted.take(size + 1).collect();
     let mut body = json!({ "data": null, "next": null });
     if data.len() > size {
@@ -81,6 +83,31 @@ pub(crate) fn page(all: impl Iterator<Item = Value>, request: &FamilyRequest) ->
     }
     body["data"] = data.into();
     Ok(answer(StatusCode::OK, &body))
+}
+
+/// Fields that a search looks at: nothing in them opens anything.
+const SEARCHED: [&str; 14] = [
+    "id",
+    "name",
+    "instance_name",
+    "username",
+    "custom_id",
+    "protocol",
+    "host",
+    "path",
+    "paths",
+    "hosts",
+    "methods",
+    "snis",
+    "target",
+    "tags",
+];
+
+/// True for an entity with a text in one of these fields; `words` are in small letters. The argument `search` is Weir's own.
+fn has(entity: &Value, words: &str) -> bool {
+    let is_in = |value: &Value| value.as_str().is_some_and(|text| text.to_lowercase().contains(words));
+    let any = |value: &Value| is_in(value) || value.as_array().is_some_and(|values| values.iter().any(is_in));
+    words.is_empty() || SEARCHED.iter().any(|field| entity.get(*field).is_some_and(any))
 }
 
 /// Tags that entities are chosen by.

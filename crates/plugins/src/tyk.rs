@@ -12,6 +12,7 @@
 
 mod analytics;
 mod answers;
+mod apart;
 mod api;
 mod batch;
 mod body;

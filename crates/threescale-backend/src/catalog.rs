@@ -183,6 +183,11 @@ impl Catalog {
         self.known_application(service, id).filter(|application| application.state.is_some())
     }
 
+    /// All that is known of applications.
+    pub(crate) fn applications(&self) -> impl Iterator<Item = &Application> {
+        self.applications.values().flat_map(|of_service| of_service.by_id.values())
+    }
+
     /// Ids of all that is known of applications of a service.
     pub(crate) fn application_ids(&self, service: &str) -> impl Iterator<Item = &str> {
         self.applications.get(service).into_iter().flat_map(|all| all.by_id.keys()).map(String::as_str)

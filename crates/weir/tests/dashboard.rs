@@ -491,8 +491,12 @@ fn short_certificate() -> (String, String) {
 /// A gateway with APIcast's configuration, which the example has.
 fn of_threescale() -> Gateway {
     let file = std::fs::read_to_string(repository().join("examples/threescale/apicast.json")).expect("an example");
-    let settings =
-        format!("listen: {{admin: '127.0.0.1:0'}}\nadmin: {{key: {ADMIN_KEY}}}\nviewer: {{key: {VIEWER}}}\n");
+    let services = repository().join("examples/threescale-backend/services.yaml");
+    let backend = format!("threescale_backend: {{file: {}}}", services.display());
+    let settings = format!(
+        "listen: {{admin: '127.0.0.1:0', threescale_backend: '127.0.0.1:0'}}\nadmin: {{key: {ADMIN_KEY}}}\n\
+         viewer: {{key: {VIEWER}}}\n{backend}\n"
+    );
     Start::new(file).settings(settings).start()
 }
 

@@ -200,6 +200,12 @@ fn collections_come_in_pages_and_by_tags() {
     let paths =
         ["/services?tags=even,all", "/services?tags=even/none", "/services?tags=none", "/tags/even", "/tags?size=1000"];
     assert_eq!(paths.map(count), [Some(4), Some(4), Some(0), Some(4), Some(11)]);
+    // The search of the dashboard, over names and places.
+    let searches =
+        ["S3", "even&tags=all", "s&size=3", "127.0.0.1", "nobody"].map(|words| format!("/services?search={words}"));
+    assert_eq!(searches.each_ref().map(|path| count(path)), [Some(1), Some(4), Some(3), Some(0), Some(0)]);
+    let next = must(&gateway, "GET", "/services?search=s&size=3", "")["next"].as_str().expect("a page").to_owned();
+    assert!(next.contains("search=s"), "{next}");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::documentation::document;
-use crate::harness::{Fault, Gateway, LIMIT, RawClient, Response, Start, replace, repository, wait_until, weir};
+use crate::harness::{
+    ADMIN_KEY, Fault, Gateway, LIMIT, RawClient, Response, Start, replace, repository, wait_until, weir,
+};
 
 /// A file of services, and the gateway that reads it.
 struct Site {
@@ -152,6 +154,64 @@ fn the_documented_example_works() {
     assert_eq!((bert.status, element(&bert.text(), "reason")), (409, Some("application is not active")));
     let carl = "provider_key=the-provider&service_id=17&app_id=carl&app_key=carl-secret&referrer=www.example.org";
     assert_eq!(call(&gateway, "authorize", carl, "").status, 200);
+}
+
+#[test]
+fn applications_are_shown_with_what_is_used_of_their_limits() {
+    let example =
+        fs::read_to_string(repository().join("examples/threescale-backend/services.yaml")).expect("read the example");
+    let site = Site::new(&json!({ "services": [] }));
+    fs::write(site.file(), example).expect("write the services");
+    let settings = json!({
+        "listen": { "threescale_backend": "127.0.0.1:0", "admin": "127.0.0.1:0" },
+        "threescale_backend": { "file": site.file() },
+        "viewer": { "key": "the-viewer-key" },
+    });
+    let gateway = Start::new(json!({ "routes": [] }))
+        .settings(settings)
+        .data_dir(&site.folder.path().join("data"))
+        .variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+        .start();
+    let ask = |query: &str| {
+        let head = "Host: 127.0.0.1\r\nX-API-KEY: the-viewer-key\r\nConnection: close\r\n\r\n";
+        let target = format!("/weir/v1/threescale/applications{query}");
+        let answer = RawClient::connect(gateway.admin.expect("an Admin API"))
+            .request(format!("GET {target} HTTP/1.1\r\n{head}"));
+        (answer.status, answer.json())
+    };
+    let ids = |query: &str| {
+        let (status, told) = ask(query);
+        assert_eq!(status, 200, "{query}: {told}");
+        let ids = told["applications"].as_array().expect("applications").iter().map(|one| one["id"].clone());
+        (told["total"].as_u64().expect("a number"), ids.collect::<Vec<_>>())
+    };
+    for (query, total, expected) in [
+        ("", 3, json!(["anna", "bert", "carl"])),
+        ("?q=gold", 1, json!(["bert"])),
+        ("?q=SUSPENDED", 1, json!(["bert"])),
+        ("?service=17", 1, json!(["carl"])),
+        ("?page=2&page_size=2", 3, json!(["carl"])),
+        ("?q=nobody", 0, json!([])),
+    ] {
+        assert_eq!(ids(query), (total, expected.as_array().expect("a list").clone()), "{query}");
+    }
+    assert_eq!(ask("?page_size=501").0, 400);
+    let anna = "service_token=weather-token&service_id=16&user_key=anna-key";
+    within(60, |_| {
+        let before = used(&call(&gateway, "authorize", anna, "").text(), "hits", "minute");
+        if before < 5 {
+            assert_eq!(call(&gateway, "authrep", &format!("{anna}&usage[forecast]=1"), "").status, 200);
+        }
+        let (_, told) = ask("?q=anna");
+        let limit = &told["applications"][0]["limits"][0];
+        let shown = [&limit["metric"], &limit["period"], &limit["used"], &limit["max"]];
+        assert_eq!(shown, [&json!("hits"), &json!("minute"), &json!(before + 1), &json!(5)], "{told}");
+        assert_eq!(told["applications"][0]["plan"], json!({ "id": "basic", "name": "Basic" }));
+        assert!(!told.to_string().contains("anna-key"), "keys are counted: {told}");
+    });
+    // Without a backend of one's own.
+    let other = Start::stored().start();
+    assert_eq!(crate::extensions::ask(&other, "GET", "threescale/applications", "").0, 404);
 }
 
 #[test]

@@ -45,19 +45,19 @@ export function KongList({ kind }: { kind: string }) {
   const info = KONG.find((one) => one.kind === kind)!;
   const place = usePlace();
   const offset = place.query.get('offset') ?? '';
-  const [words, setWords] = useState('');
-  const { data, error } = useLoad(() => get(`/${kind}` + query({ size: SIZE, offset })), [kind, offset]);
+  const words = place.query.get('q') ?? '';
+  const { data, error } = useLoad(() => get(`/${kind}` + query({ size: SIZE, offset, search: words })), [kind, offset, words]);
   const refused = refusal(kind);
-  const found: Json[] = (data?.data ?? []).filter((one: Json) => JSON.stringify(one).toLowerCase().includes(words.toLowerCase()));
+  const found: Json[] = data?.data ?? [];
   return (
     <Page title={info.label} hint={info.hint} actions={refused ? <span class="read-only"><Icon name="lock" size={15} /> read only</span> : <a class="button primary" href={href(['new', kind])}><Icon name="plus" size={16} />New {info.one}</a>}>
       <Card class="flush">
         <div class="toolbar">
-          <label class="search"><Icon name="search" size={16} /><span class="sr">Search on this page</span><input data-search type="search" placeholder="Search on this page  ( / )" value={words} onInput={(event) => setWords(event.currentTarget.value)} /></label>
+          <label class="search"><Icon name="search" size={16} /><span class="sr">Search</span><input data-search type="search" placeholder="Search names, hosts, paths and tags  ( / )" value={words} onInput={(event) => setQuery({ q: event.currentTarget.value })} /></label>
         </div>
         {error && <Failure error={error} />}
         {!data && !error && <Loading />}
-        {data && !found.length && <Empty icon={info.icon} title={words ? `Nothing here has “${words}” in it` : `No ${info.one} yet`} />}
+        {data && !found.length && <Empty icon={info.icon} title={words ? `Nothing has “${words}” in it` : `No ${info.one} yet`} />}
         {found.length > 0 && (
           <div class="scroll" tabIndex={0} role="region" aria-label="Table">
             <table>
@@ -77,8 +77,8 @@ export function KongList({ kind }: { kind: string }) {
         )}
         {data && (data.offset || offset) && (
           <nav class="pager" aria-label="Pages">
-            {offset && <Button onClick={() => setQuery({})}>First page</Button>}
-            {data.offset && <Button onClick={() => setQuery({ offset: data.offset })}>Next page</Button>}
+            {offset && <Button onClick={() => setQuery({ q: words })}>First page</Button>}
+            {data.offset && <Button onClick={() => setQuery({ q: words, offset: data.offset })}>Next page</Button>}
           </nav>
         )}
       </Card>

@@ -1,9 +1,11 @@
-// Products of 3scale's family, as APIcast's configuration has them. The file or the portal is what changes them.
+// Products of 3scale's family, as APIcast's configuration has them, and applications of the gateway's own backend. The file or
+// the portal is what changes them.
 import { useState } from 'preact/hooks';
-import { get, resourcePath, type Json, type Resource } from '../api';
-import { Badge, Card, Chips, Empty, Failure, Loading, Page, useLoad } from '../controls';
+import { about, get, query, resourcePath, type Json, type Resource } from '../api';
+import { Badge, Button, Card, Chips, Empty, Failure, Loading, Page, useLoad } from '../controls';
+import { count, span } from '../format';
 import { Icon } from '../icons';
-import { href } from '../router';
+import { href, setQuery, usePlace } from '../router';
 
 const WAYS: Record<string, string> = { 1: 'key', 2: 'id and key', oauth: 'OpenID Connect', oidc: 'OpenID Connect' };
 
@@ -65,7 +67,8 @@ export function Product({ id }: { id: string }) {
     ['Provider of tokens', text(proxy.oidc_issuer_endpoint)],
   ];
   return (
-    <Page title={<><a class="crumb" href={href(['products'])}>Products</a><span class="crumb-sep">/</span>{service.system_name || id}</>} hint={id}>
+    <Page title={<><a class="crumb" href={href(['products'])}>Products</a><span class="crumb-sep">/</span>{service.system_name || id}</>} hint={id}
+      actions={about.value?.threescale_backend && <a class="button" href={href(['applications'], { service: id })}><Icon name="consumers" size={16} />Applications</a>}>
       <Card class="padded">
         <dl class="facts">{facts.filter(([, value]) => value).map(([label, value]) => <div key={label}><dt>{label}</dt><dd>{value}</dd></div>)}</dl>
       </Card>
@@ -94,6 +97,66 @@ export function Product({ id }: { id: string }) {
             </li>
           ))}
         </ol>
+      </Card>
+    </Page>
+  );
+}
+
+const SIZE = 50;
+
+export function Applications() {
+  const place = usePlace();
+  const [service, words] = [place.query.get('service') ?? '', place.query.get('q') ?? ''];
+  const page = Number(place.query.get('page') ?? 1);
+  const { data, error } = useLoad(() => get('/weir/v1/threescale/applications' + query({ q: words, service, page, page_size: SIZE })), [words, service, page]);
+  const choose = (next: Record<string, string>) => setQuery({ service, q: words, ...next });
+  const found: Json[] = data?.applications ?? [];
+  const total: number = data?.total ?? 0;
+  const now = Date.now();
+  return (
+    <Page title="Applications" hint="Who may call: applications of the backend in this gateway, with what is used of their limits. The file of the backend or 3scale's portal is what changes them.">
+      <Card class="flush">
+        <div class="toolbar">
+          <label class="search"><Icon name="search" size={16} /><span class="sr">Search</span><input data-search type="search" placeholder="Search  ( / )" value={words} onInput={(event) => choose({ q: event.currentTarget.value })} /></label>
+          {service && <Button icon="close" tone="quiet" onClick={() => choose({ service: '' })}>Only service {service}</Button>}
+        </div>
+        {error && <Failure error={error} />}
+        {!data && !error && <Loading />}
+        {data && !found.length && <Empty icon="consumers" title={words || service ? 'No application fits' : 'No application yet'} />}
+        {found.length > 0 && (
+          <div class="scroll" tabIndex={0} role="region" aria-label="Table">
+            <table>
+              <thead><tr><th>Application</th><th>Product</th><th>Plan</th><th>State</th><th class="num">Keys</th><th>Used of its limits</th></tr></thead>
+              <tbody>
+                {found.map((one) => (
+                  <tr key={`${one.service} ${one.id}`}>
+                    <td class="id">{one.id}</td>
+                    <td>{about.value?.family === '3scale' ? <a href={href(['product', one.service])}>{one.service}</a> : one.service}</td>
+                    <td>{one.plan.name || one.plan.id}</td>
+                    <td><Badge tone={one.state === 'active' ? 'good' : 'warn'}>{one.state}</Badge></td>
+                    <td class="num">{one.user_keys + one.keys}</td>
+                    <td>
+                      {!one.limits.length && <span class="hint">no limit</span>}
+                      {one.limits.map((limit: Json) => (
+                        <div key={`${limit.metric} ${limit.period}`}>
+                          {limit.metric}: {count(limit.used)} of {count(limit.max)} {limit.period === 'eternity' ? 'for ever' : `a ${limit.period}`}{limit.ends && <span class="hint">, begins anew in {span(Math.max(0, (limit.ends - now) / 1000))}</span>}
+                          <meter class="bar" min={0} max={limit.max || 1} value={limit.used} aria-label={`${limit.used} of ${limit.max} ${limit.metric} used`} />
+                        </div>
+                      ))}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+        {total > SIZE && (
+          <div class="toolbar">
+            <span class="hint">{(page - 1) * SIZE + 1} to {Math.min(page * SIZE, total)} of {count(total)}</span>
+            <Button disabled={page <= 1} onClick={() => choose({ page: String(page - 1) })}>Back</Button>
+            <Button disabled={page * SIZE >= total} onClick={() => choose({ page: String(page + 1) })}>Further</Button>
+          </div>
+        )}
       </Card>
     </Page>
   );

@@ -1,9 +1,11 @@
 // APIs, policies and keys of Tyk's family, over Tyk's own gateway API.
 import { useState } from 'preact/hooks';
 import { get, request, session, type Json } from '../api';
-import { asApiError, Badge, Button, Card, Chips, Dialog, Empty, Failure, Loading, Notice, Page, toast, useLoad, useStore } from '../controls';
+import { asApiError, Badge, Button, Card, Chips, Dialog, Empty, Failure, Loading, Notice, Page, Tabs, toast, useLoad, useStore } from '../controls';
+import { ObjectForm } from '../form';
 import { Icon } from '../icons';
-import { go, href } from '../router';
+import { go, href, setQuery, usePlace } from '../router';
+import { tykSchema } from '../tyk-schema';
 import { Review } from './review';
 
 interface TykKind {
@@ -104,6 +106,9 @@ function Editor({ info, id, stored, query, onDone }: { info: TykKind; id?: strin
   } catch (fault) {
     wrong = (fault as Error).message;
   }
+  const place = usePlace();
+  const tab = place.query.get('tab') === 'document' ? 'document' : 'form';
+  const schema = tykSchema(info.kind);
   const changed = !stored || JSON.stringify(value) !== JSON.stringify(before);
   const act = async (work: () => Promise<Json>, done: string, next: (answer: Json) => void) => {
     setBusy(true);
@@ -147,9 +152,11 @@ function Editor({ info, id, stored, query, onDone }: { info: TykKind; id?: strin
         <Button tone="primary" icon="check" disabled={!changed || !!wrong} onClick={() => setReviewing(true)}>{stored ? 'Review and save' : 'Create'}</Button>
       </>}>
       {refused && <Notice title="Read only">{refused}</Notice>}
+      <Tabs current={tab} onChoose={(next) => setQuery({ tab: next === 'form' ? '' : next })} tabs={[{ id: 'form', label: 'Form' }, { id: 'document', label: 'Document' }]} />
       <Card class="padded">
-        <textarea class="input mono editor" aria-label="Document as JSON" rows={Math.max(14, typed.split('\n').length + 1)} spellcheck={false} readOnly={!!refused} value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
-        {wrong && <p class="error-text" role="alert">{wrong}</p>}
+        {tab === 'document' && <textarea class="input mono editor" aria-label="Document as JSON" rows={Math.max(14, typed.split('\n').length + 1)} spellcheck={false} readOnly={!!refused} value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />}
+        {tab === 'form' && !wrong && <ObjectForm top named schema={schema} root={schema} value={value} disabled={!!refused} scope="resource" onChange={(next) => setTyped(JSON.stringify(next, null, 2))} />}
+        {wrong && <p class="error-text" role="alert">{tab === 'form' && 'The document is no JSON: '}{wrong}</p>}
       </Card>
       {reviewing && <Review title={stored ? `Save ${info.one} ${id}` : `Create ${info.one}`} before={stored} now={value} read={read} write={write}
         onClose={() => setReviewing(false)} onTheirs={() => { setReviewing(false); onDone(); }} onSaved={saved} />}

@@ -6,7 +6,6 @@ pub(super) mod nodes;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -316,14 +315,6 @@ impl Events {
     }
 
     fn send(&self, event: Event, meta: &Value, now_ms: u64) {
-        for handled in self.handled(event, meta, now_ms) {
-            beside(handled);
-        }
-    }
-
-    /// Tells the log of an event; the work of the other handlers.
-    fn handled(&self, event: Event, meta: &Value, now_ms: u64) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
-        let mut work: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
         for (_, handler) in self.handlers.iter().filter(|(of, _)| *of == event) {
             let of = |field: &str| meta[field].as_str().unwrap_or_default();
             match handler {
@@ -334,21 +325,20 @@ impl Events {
                 }
                 Handler::Hook(hook) => {
                     if let (Some(request), Some(fetch)) = (hook.request(event.name(), meta, now_ms), &self.fetch) {
-                        work.push(Box::pin(sent(Arc::clone(fetch), request)));
+                        send(Arc::clone(fetch), request);
                     }
                 }
                 Handler::Script(name) => {
                     let Some(runner) = self.runner.clone() else { continue };
                     let (name, told) = (name.clone(), message(event.name(), meta));
-                    work.push(Box::pin(async move {
+                    beside(async move {
                         if let Err(reason) = runner.run(&name, &told, &Value::Null).await {
                             tracing::warn!(handler = %name, %reason, "the handler of an event failed");
                         }
-                    }));
+                    });
                 }
             }
         }
-        work
     }
 }
 
@@ -389,12 +379,10 @@ fn default_body(event: &str, meta: &Value) -> Value {
 
 /// Sends a request beside all others, if there are not too many.
 pub(super) fn send(fetch: Arc<Fetch>, request: String) {
-    beside(sent(fetch, request));
-}
-
-/// The sending of a request. A failure is told by whoever asks.
-async fn sent(fetch: Arc<Fetch>, request: String) {
-    let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
+    beside(async move {
+        // A failure is told by whoever asks.
+        let _ = weir_runtime::timeout(LIMIT, fetch.answer(&request)).await;
+    });
 }
 
 /// Does something beside all requests, if not too much is under way.

@@ -1,5 +1,7 @@
 //! `gateway`: the gateway API and its pages, at the port of the traffic.
 
+#![allow(clippy::disallowed_types, reason = "no worker takes this lock: compiling does, and the dashboard")]
+
 mod health;
 
 use std::fmt;
@@ -7,7 +9,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, StateRegistry};
 
+use super::apart;
 use super::events::{self, Events};
 use super::oauth::OAuthServer;
 use super::sessions::remote::{self, Remote};
@@ -58,10 +61,15 @@ impl Define for Gateway {
         Some(Compiled::build(move |build| {
             let sessions = Sessions::of(build.states);
             sessions.set_policies(conf.policies.into_iter().collect::<Policies>());
+            let door = Door::of(build.states);
+            let remote = conf.storage.build(build)?.map(Arc::new);
+            if let Some(remote) = &remote {
+                door.knows(remote);
+            }
             Ok(Entrance {
-                door: Door::of(build.states),
+                door,
                 hello: format!("/{}", conf.hello).into_bytes(),
-                remote: conf.storage.build(build)?,
+                remote,
                 events: events.build(build)?,
                 _held: sessions,
             })
@@ -139,6 +147,8 @@ const AT_ONCE: usize = 16;
 #[derive(Default)]
 pub struct Door {
     behind: OnceLock<Behind>,
+    /// Ways to the Redis of sessions, the newest last.
+    remotes: Mutex<Vec<Weak<Remote>>>,
     /// True while the last reload was refused.
     is_refused: AtomicBool,
 }
@@ -162,9 +172,32 @@ impl Door {
         states.get_or_create("tyk gateway", Self::default)
     }
 
+    /// Takes note of a way to Redis, for as long as somebody else holds it.
+    fn knows(&self, remote: &Arc<Remote>) {
+        let mut remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
+        remotes.retain(|remote| remote.strong_count() > 0);
+        remotes.push(Arc::downgrade(remote));
+    }
+
     /// Asks what answers, on a thread that may block; `None` before there is anything.
-    pub fn ask(&self, request: ApiRequest) -> Option<ApiAnswer> {
-        Some(self.behind.get()?.api.answer(request))
+    ///
+    /// # Errors
+    /// The reason for which nothing answers now.
+    pub fn ask(self: &Arc<Self>, request: ApiRequest) -> Option<Result<ApiAnswer, &'static str>> {
+        let behind = self.behind.get()?;
+        let remote = {
+            let remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
+            remotes.iter().rev().find_map(Weak::upgrade)
+        };
+        let Some(remote) = remote else { return Some(Ok(behind.api.answer(request))) };
+        let (sender, answer) = oneshot::channel();
+        let door = Arc::clone(self);
+        let started = apart::run(move || async move {
+            let made = door.answer(Some(&remote), |remote| ApiRequest { remote, ..request }).await;
+            // Whoever has asked may have gone.
+            let _ = sender.send(made);
+        });
+        Some(started.and_then(|()| answer.blocking_recv().unwrap_or(Err("the gateway stops"))))
     }
 
     /// Asks what answers, and meanwhile runs the commands that it has for Redis.
@@ -209,7 +242,7 @@ struct Entrance {
     door: Arc<Door>,
     hello: Vec<u8>,
     /// The Redis of sessions.
-    remote: Option<Remote>,
+    remote: Option<Arc<Remote>>,
     events: Events,
     /// Kept while no API has keys.
     _held: Arc<Sessions>,
@@ -240,7 +273,7 @@ impl Plugin for Entrance {
             }
             let path = String::from_utf8_lossy(cx.request().path()).into_owned();
             let path = path.strip_prefix("/tyk/").unwrap_or_default();
-            let answer = self.door.answer(self.remote.as_ref(), |remote| request(cx, path, remote)).await;
+            let answer = self.door.answer(self.remote.as_deref(), |remote| request(cx, path, remote)).await;
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(reason) => return cx.fail(503, reason),

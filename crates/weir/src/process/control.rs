@@ -417,6 +417,7 @@ impl Bound {
 
         let schemas = Arc::new(schemas::all(&settings.plugins));
         let mut administering = JoinSet::new();
+        let threescale_backend = threescale.as_ref().map(|(backend, _)| Arc::clone(backend.backend()));
         if let Some((backend, listener)) = threescale {
             administering.spawn(backend.serve(listener, admin_left.clone()));
         }
@@ -440,6 +441,7 @@ impl Bound {
                 checks: Arc::clone(&checks),
                 traffic,
                 tyk: tyk::door(&rules)?,
+                threescale: threescale_backend,
                 about: server_info::about(workers),
             });
             if kong {

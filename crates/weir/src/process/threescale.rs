@@ -144,6 +144,11 @@ impl ThreescaleBackend {
         Ok(Some(Self { backend, limits, kept }))
     }
 
+    /// The services and applications.
+    pub(crate) fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
     /// Serves until the gateway leaves and everything under way is answered.
     pub(crate) async fn serve(self, listener: TcpListener, mut leaving: Leaving) {
         let Self { backend, limits, kept } = self;

@@ -55,8 +55,6 @@ pub(crate) fn listen(file: &Path, settings: &mut Settings) -> Result<(), String>
 pub(crate) struct DashboardDoor {
     pub(crate) door: Arc<Door>,
     pub(crate) secret: String,
-    /// True if keys are in Redis, which only the workers ask.
-    pub(crate) has_remote_keys: bool,
 }
 
 /// The gateway API for the dashboard; `None` without Tyk's family or without a secret.
@@ -67,11 +65,7 @@ pub(crate) fn door(rules: &Rules) -> anyhow::Result<Option<DashboardDoor>> {
     let Some(place) = &rules.tyk else { return Ok(None) };
     let conf = place.conf().map_err(anyhow::Error::msg)?;
     let door = || Door::of(rules.compiler.states());
-    Ok((!conf.secret.is_empty()).then(|| DashboardDoor {
-        door: door(),
-        secret: conf.secret,
-        has_remote_keys: conf.storage.is_some(),
-    }))
+    Ok((!conf.secret.is_empty()).then(|| DashboardDoor { door: door(), secret: conf.secret }))
 }
 
 /// Starts the gateway API, and puts stored sessions back. `succeeds`: another process may still hold the store.

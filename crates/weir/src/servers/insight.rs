@@ -2,16 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_admin::{Audience, Gateway, OwnRequest, Pulse, QuotaName, Schemas};
+use weir_admin::{Audience, Gateway, OwnRequest, Pulse, QuotaName, Schemas, ThreescaleQuestion};
 use weir_config::settings::ListenAddr;
 use weir_config::{Diagnostic, Node, Settings};
 use weir_plugins::PlanCounts;
 use weir_plugins::tyk::ApiRequest;
 use weir_proxy::{AddressHealth, Bound, ExplainRequest, HealthChecks, Snapshot, UpstreamHealth};
 use weir_store::{Kind, Secrets};
+use weir_threescale_backend::{Backend, Question};
 use weir_usage::Usage;
 
 use crate::commands::explain;
@@ -37,6 +39,8 @@ pub(crate) struct Insight {
     pub(crate) traffic: Option<SocketAddr>,
     /// Tyk's gateway API and its secret, where Tyk's family runs.
     pub(crate) tyk: Option<DashboardDoor>,
+    /// The gateway's own backend of 3scale, where that is on.
+    pub(crate) threescale: Option<Arc<Backend>>,
     /// Properties of this process.
     pub(crate) about: Value,
     /// Counts of plans.
@@ -101,15 +105,21 @@ impl Gateway for Insight {
     }
 
     fn tyk(&self, method: &str, path: &str, query: Vec<(String, String)>, body: Vec<u8>) -> Option<(u16, Value)> {
-        let DashboardDoor { door, secret, has_remote_keys } = self.tyk.as_ref()?;
-        if *has_remote_keys && path.starts_with("keys") {
-            let message = "keys are kept in Redis: use Tyk's gateway API at the address of the traffic";
-            return Some((501, json!({ "status": "error", "message": message })));
-        }
+        let DashboardDoor { door, secret } = self.tyk.as_ref()?;
         let (method, path, secret) = (method.to_owned(), path.to_owned(), secret.clone());
-        let answer = door.ask(ApiRequest { method, path, query, secret, body, ..ApiRequest::default() })?;
+        let answer = match door.ask(ApiRequest { method, path, query, secret, body, ..ApiRequest::default() })? {
+            Ok(answer) => answer,
+            Err(reason) => return Some((503, json!({ "status": "error", "message": reason }))),
+        };
         let value = serde_json::from_slice(&answer.body);
         Some((answer.status, value.unwrap_or_else(|_| String::from_utf8_lossy(&answer.body).trim().into())))
+    }
+
+    fn threescale_applications(&self, question: &ThreescaleQuestion) -> Option<Value> {
+        let ThreescaleQuestion { words, service, skip, most } = question;
+        let question = Question { words, service, skip: *skip, most: *most };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Some(self.threescale.as_ref()?.applications(&question, now.as_millis() as u64))
     }
 
     fn pulse(&self) -> Option<Arc<Pulse>> {
@@ -124,6 +134,7 @@ impl Gateway for Insight {
             _ => "apisix",
         }
         .into();
+        about["threescale_backend"] = self.threescale.is_some().into();
         about
     }
 

@@ -411,7 +411,11 @@ const flows = {
     await saved();
     await open('list/routes', KONG_ADMIN);
     await page.getByRole('link', { name: 'renamed' }).waitFor();
+    await page.getByPlaceholder(/Search/).fill('/ord');
+    await page.getByRole('link', { name: 'renamed' }).waitFor();
     await look('kong-list');
+    await page.getByPlaceholder(/Search/).fill('nowhere');
+    await page.getByText('Nothing has “nowhere” in it').waitFor();
   },
 
   async 'targets and credentials of Kong belong to their entities'() {
@@ -462,8 +466,20 @@ const flows = {
     await page.getByText('/words/{word}.json').waitFor();
     await page.getByText('3scale_batcher').waitFor();
     await look('threescale-product');
+    await page.getByRole('link', { name: 'Applications' }).last().click();
+    await heading('Applications');
+    await page.getByText('Only service 16').waitFor();
+    await page.getByRole('cell', { name: 'anna' }).waitFor();
+    assert.equal(await page.getByRole('cell', { name: 'carl' }).count(), 0);
+    await button('Only service 16').click();
+    await page.getByRole('cell', { name: 'carl' }).waitFor();
+    await page.getByText('hits: 0 of 5 a minute').first().waitFor();
+    await look('threescale-applications');
+    await page.getByPlaceholder(/Search/).fill('suspended');
+    await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
+    await page.getByRole('cell', { name: 'bert' }).waitFor();
     const shown = await page.content();
-    assert.ok(!shown.includes('a-service-token') && !shown.includes('a-secret-of-both-sides'));
+    assert.ok(!shown.includes('bert-key') && !shown.includes('a-service-token') && !shown.includes('a-secret-of-both-sides'));
   },
 
   async 'the words are those of Tyk where its family runs'() {
@@ -475,7 +491,7 @@ const flows = {
     await page.getByRole('link', { name: 'orders' }).waitFor();
     await page.getByText('/orders/', { exact: true }).waitFor();
     await look('tyk-apis');
-    await open('new/apis', TYK_ADMIN);
+    await open('new/apis?tab=document', TYK_ADMIN);
     const editor = page.getByLabel(/Document as JSON/);
     const definition = JSON.parse(await editor.inputValue());
     await editor.fill(JSON.stringify({ ...definition, name: 'shop', api_id: 'shop', org_id: 'o1', use_keyless: false, auth: { auth_header_name: 'Authorization' }, proxy: { ...definition.proxy, listen_path: '/shop/', target_url: `http://${ORIGIN}/` } }));
@@ -483,7 +499,27 @@ const flows = {
     await dialog().getByRole('button', { name: 'Create' }).click();
     await heading(/shop/);
     assert.equal((await fetch(`${TYK_GATEWAY}/shop/1`)).status, 401);
-    await open('new/keys', TYK_ADMIN);
+    // The form of an API: a limit of all callers, which the document has then.
+    await open('entity/apis/orders', TYK_ADMIN);
+    await page.getByLabel(/^listen path/).waitFor();
+    assert.equal(await page.getByLabel(/^listen path/).inputValue(), '/orders/');
+    await button('Add a field').last().click();
+    await dialog().getByLabel('Search fields').fill('global rate');
+    await dialog().getByRole('button', { name: /global rate limit/ }).click();
+    const limit = page.locator('fieldset', { hasText: 'global rate limit' }).last();
+    await limit.getByRole('button', { name: 'Add a field' }).click();
+    await dialog().getByRole('button', { name: /^rate/ }).click();
+    await limit.getByLabel(/^rate/).fill('50');
+    await look('tyk-form');
+    await page.getByRole('tab', { name: 'Document' }).click();
+    assert.deepEqual(JSON.parse(await editor.inputValue()).global_rate_limit, { rate: 50 });
+    await open('new/policies', TYK_ADMIN);
+    await page.getByLabel(/^id/).fill('gold');
+    await page.getByLabel(/^rate/).fill('20');
+    await button('Create').click();
+    await dialog().getByRole('button', { name: 'Create' }).click();
+    await heading(/gold/);
+    await open('new/keys?tab=document', TYK_ADMIN);
     await editor.fill(JSON.stringify({ org_id: 'o1', rate: 100, per: 1, quota_max: -1, access_rights: { shop: { api_id: 'shop', api_name: 'shop', versions: ['Default'] } } }));
     await button('Create').click();
     await dialog().getByRole('button', { name: 'Create' }).click();
@@ -495,9 +531,10 @@ const flows = {
     // Somebody else changes the key while it is being edited here: both changes are shown, and neither is lost unseen.
     await page.locator('td.id a').first().click();
     await page.waitForURL(/entity\/keys/);
+    await page.getByRole('tab', { name: 'Document' }).click();
     const session = JSON.parse(await editor.inputValue());
     const csrf = await page.evaluate(async () => (await (await fetch('/weir/v1/session')).json()).csrf);
-    const other = await page.evaluate(async ([session, csrf]) => (await fetch(`/weir/v1/tyk/keys/${location.hash.split('/').pop()}?hashed=true`, { method: 'PUT', headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': csrf }, body: JSON.stringify({ ...session, rate: 7 }) })).status, [session, csrf]);
+    const other = await page.evaluate(async ([session, csrf]) => (await fetch(`/weir/v1/tyk/keys/${location.hash.split('?')[0].split('/').pop()}?hashed=true`, { method: 'PUT', headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': csrf }, body: JSON.stringify({ ...session, rate: 7 }) })).status, [session, csrf]);
     assert.equal(other, 200);
     await editor.fill(JSON.stringify({ ...session, rate: 9 }));
     await button('Review and save').click();

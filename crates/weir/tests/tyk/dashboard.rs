@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Gateway, RawClient, Start};
+use crate::harness::{ADMIN_KEY, Gateway, RawClient, Redis, Start};
 
 use super::{Site, keyed, keyless, right, send};
 
@@ -65,4 +65,34 @@ fn the_dashboard_speaks_of_apis_policies_and_keys() {
     let other = Start::stored().start();
     let (status, told) = ask(&other, ADMIN_KEY, "GET", "tyk/apis", &none);
     assert!(status == 404 && told["error_msg"].as_str().is_some_and(|text| text.contains("tyk.conf")), "{told}");
+}
+
+#[test]
+fn keys_in_redis_are_the_dashboards_too() {
+    let (site, redis) = (Site::new(), Redis::start());
+    site.api("at", keyed("at"));
+    let settings = "listen: {admin: '127.0.0.1:0'}\n";
+    let conf = json!({"storage": {"type": "redis", "host": "127.0.0.1", "port": redis.port}, "enable_hashed_keys_listing": true});
+    let gateway = Start::at(&site.conf(conf)).settings(settings).variable("WEIR_ADMIN_KEY", ADMIN_KEY).start();
+    let none = Value::Null;
+    let (status, made) = ask(&gateway, ADMIN_KEY, "POST", "tyk/keys/create", &right("at", json!({ "alias": "phone" })));
+    assert_eq!(status, 200, "{made}");
+    let (key, hash) = (made["key"].as_str().expect("a key"), made["key_hash"].as_str().expect("its hash"));
+    assert_eq!(redis.cli(&["EXISTS", &format!("apikey-{hash}")]), "1");
+    let call = || send(&gateway, &format!("GET /at/x\nAuthorization: {key}")).status;
+    assert_eq!(call(), 200);
+    assert_eq!(ask(&gateway, ADMIN_KEY, "GET", "tyk/keys", &none).1["keys"], json!([hash]));
+    // Several at one time, on the one thread that asks Redis.
+    let shown = || ask(&gateway, ADMIN_KEY, "GET", &format!("tyk/keys/{hash}?hashed=true"), &none).1["alias"].clone();
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(shown)).collect();
+        all.into_iter().for_each(|one| assert_eq!(one.join().expect("an answer"), "phone"));
+    });
+    // A reload builds another way to Redis.
+    assert_eq!(ask(&gateway, ADMIN_KEY, "GET", "tyk/reload?block=true", &none).1["status"], "ok");
+    assert_eq!(ask(&gateway, ADMIN_KEY, "DELETE", &format!("tyk/keys/{hash}?hashed=true"), &none).0, 200);
+    assert_eq!(redis.cli(&["EXISTS", &format!("apikey-{hash}")]), "0");
+    drop(redis);
+    let (status, told) = ask(&gateway, ADMIN_KEY, "GET", "tyk/keys", &none);
+    assert!(status >= 500 && told.to_string().contains("Redis"), "{status} {told}");
 }

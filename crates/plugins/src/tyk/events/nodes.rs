@@ -1,27 +1,14 @@
 //! Targets that fail their uptime tests (`HostDown`) and pass them again (`HostUp`). Nodes are checked on a thread of the
-//! gateway's own, without requests: handlers run on another one, one event after the other.
-
-#![allow(
-    clippy::disallowed_types,
-    reason = "no worker uses the queue: events of nodes come from the thread that checks them"
-)]
+//! gateway's own, without requests: handlers run on another one.
 
 use std::net::SocketAddr;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use weir_plugin::{BuildCx, NodeChange, NodeListener, NodeListeners};
 
-use super::{Event, Events, LIMIT};
-
-/// Events that wait for their handlers; further ones are not told.
-const MOST_WAITING: usize = 256;
-
-/// An event, and those that tell it.
-type Job = (Arc<Events>, Event, Value);
-
-static QUEUE: OnceLock<Option<SyncSender<Job>>> = OnceLock::new();
+use super::{Event, Events};
+use crate::tyk::apart;
 
 /// The targets of an API.
 pub(in crate::tyk) struct Nodes {
@@ -101,36 +88,13 @@ impl NodeListener for Nodes {
         if !self.events.hears(event) {
             return;
         }
-        let job = (Arc::clone(&self.events), event, self.meta(event, change));
-        let reason = match QUEUE.get_or_init(start) {
-            Some(queue) => match queue.try_send(job) {
-                Ok(()) => return,
-                Err(TrySendError::Full(_)) => "too many wait",
-                Err(TrySendError::Disconnected(_)) => "their thread has ended",
-            },
-            None => "there is no thread for them",
-        };
-        tracing::warn!(event = event.name(), api_id = &*self.api, reason, "an event is not told");
-    }
-}
-
-/// Starts the thread that tells events.
-fn start() -> Option<SyncSender<Job>> {
-    let (queue, jobs) = sync_channel::<Job>(MOST_WAITING);
-    let run = move || {
-        while let Ok((events, event, meta)) = jobs.recv() {
-            let told = weir_runtime::block_on(async {
-                for handled in events.handled(event, &meta, weir_runtime::now_us() / 1000) {
-                    // A handler that takes longer has failed: others wait.
-                    let _ = weir_runtime::timeout(LIMIT, handled).await;
-                }
-            });
-            if let Err(error) = told {
-                tracing::warn!(%error, event = event.name(), "an event is not told");
-            }
+        let (events, meta) = (Arc::clone(&self.events), self.meta(event, change));
+        let told = apart::run(move || {
+            events.send(event, &meta, weir_runtime::now_us() / 1000);
+            std::future::ready(())
+        });
+        if let Err(reason) = told {
+            tracing::warn!(event = event.name(), api_id = &*self.api, reason, "an event is not told");
         }
-    };
-    let started = std::thread::Builder::new().name("weir-events".to_owned()).spawn(run);
-    started.inspect_err(|error| tracing::error!(%error, "no thread for events of nodes")).ok()?;
-    Some(queue)
+    }
 }
