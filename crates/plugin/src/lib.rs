@@ -74,7 +74,7 @@ pub use slot::Slot;
 pub use state::{Shared, StateRegistry};
 pub use tables::{RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
-pub use values::{Depth, graphql_depth, graphql_operations};
+pub use values::{Depth, graphql_changes, graphql_depth, graphql_operations};
 pub use variables::hostname;
 pub use view::View;
 

@@ -15,7 +15,7 @@ use weir_wire::query::{self, Argument};
 use crate::buffers::Held;
 use graphql::Graphql;
 pub(crate) use graphql::Part;
-pub use graphql::{Depth, graphql_depth, graphql_operations};
+pub use graphql::{Depth, graphql_changes, graphql_depth, graphql_operations};
 
 /// Values made of a body for variables.
 #[derive(Debug, Default)]

@@ -69,6 +69,7 @@ use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::api_breaker::ApiBreaker;
 use crate::traffic::graphql_limit_count::GraphqlLimitCount;
+use crate::traffic::graphql_proxy_cache::GraphqlProxyCache;
 use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
@@ -140,6 +141,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LdapAuth,
         &LimitConn,
         &GraphqlLimitCount,
+        &GraphqlProxyCache,
         &LimitCount,
         &LimitReq,
         &Loggly,

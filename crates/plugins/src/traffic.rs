@@ -4,6 +4,7 @@ mod amount;
 pub(crate) mod api_breaker;
 mod calendar;
 pub(crate) mod graphql_limit_count;
+pub(crate) mod graphql_proxy_cache;
 pub(crate) mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;

@@ -446,3 +446,64 @@ fn one_request_fetches_and_others_wait_for_it() {
         assert_eq!(answers.map(|thread| thread.join().expect("an answer")), [200, 200]);
     });
 }
+
+#[test]
+fn answers_to_queries_of_graphql_are_kept_by_their_settings() {
+    let consumers = json!([
+        { "username": "jack", "plugins": { "key-auth": { "key": "j" } } },
+        { "username": "jill", "plugins": { "key-auth": { "key": "i" } } },
+    ]);
+    let start = |origin: &Origin, mut conf: Value| {
+        conf["cache_strategy"] = json!("memory");
+        Gateway::start(json!({
+            "routes": [{ "id": "q", "uri": "/*", "upstream": { "nodes": { origin.node(): 1 } },
+                "plugins": { "key-auth": {}, "graphql-proxy-cache": conf } }],
+            "consumers": consumers,
+        }))
+    };
+    let ask = |gateway: &Gateway, method: &str, fields: &str, body: &str| {
+        let length = body.len();
+        gateway.client().request(format!(
+            "{method} /q HTTP/1.1\r\nHost: a\r\n{fields}\r\nContent-Type: application/graphql\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let state = |response: &Response| response.field("apisix-cache-status").unwrap_or("none").to_owned();
+    for (conf, fields, requests) in [
+        (json!({}), "", &[("j", "MISS"), ("i", "MISS"), ("j", "HIT"), ("i", "HIT")][..]),
+        (json!({ "consumer_isolation": false }), "", &[("j", "MISS"), ("i", "HIT")]),
+        (json!({}), "Set-Cookie: a=1\r\n", &[("j", "MISS"), ("j", "MISS")]),
+        (json!({ "cache_set_cookie": true }), "Set-Cookie: a=1\r\n", &[("j", "MISS"), ("j", "HIT")]),
+        (json!({}), "Cache-Control: no-store\r\n", &[("j", "MISS"), ("j", "MISS")]),
+    ] {
+        let origin = counting(fields);
+        let gateway = start(&origin, conf.clone());
+        for (key, expected) in requests {
+            let response = ask(&gateway, "POST", &format!("apikey: {key}"), "{ a }");
+            assert_eq!(state(&response), *expected, "{conf} {fields} {key}");
+        }
+    }
+    // The key that is told purges the answer; a second is long enough for one to be too old.
+    let origin = counting("");
+    let gateway = start(&origin, json!({ "cache_ttl": 1 }));
+    let first = ask(&gateway, "POST", "apikey: j", "{ a }");
+    let key = first.field("APISIX-Cache-Key").expect("a key").to_owned();
+    let purge = || ask(&gateway, "PURGE", &format!("apikey: j\r\nAPISIX-Cache-Key: {key}"), "").status;
+    assert_eq!([purge(), purge()], [200, 404]);
+    assert_eq!(state(&ask(&gateway, "POST", "apikey: j", "{ a }")), "MISS");
+    wait_until("an answer that is too old", LIMIT, || {
+        (state(&ask(&gateway, "POST", "apikey: j", "{ a }")) == "EXPIRED").then_some(())
+    });
+    // Zones are apart.
+    let text = json!({
+        "routes": [
+            { "id": "a", "uri": "/a", "upstream": { "nodes": { origin.node(): 1 } }, "plugins": { "graphql-proxy-cache": { "cache_zone": "small" } } },
+        ],
+        "plugin_metadata": [{ "id": "graphql-proxy-cache", "zones": { "small": 100 } }],
+    });
+    let gateway = Gateway::start(text);
+    gateway.logged("there is no cache on a disk yet");
+    for _ in 0..2 {
+        let response = gateway.get("/a?query={a}");
+        assert_eq!((response.status, state(&response).as_str()), (200, "MISS"), "no answer has room in 100 bytes");
+    }
+}

@@ -64,6 +64,13 @@ pub fn graphql_operations(text: &[u8]) -> Option<Vec<String>> {
     Some(operations.map(|operation| String::from_utf8_lossy(operation.name).into_owned()).collect())
 }
 
+/// True for a document that has an operation which is no query: a mutation or a subscription.
+#[must_use]
+pub fn graphql_changes(text: &[u8]) -> bool {
+    let operations = definitions(text).unwrap_or_default().into_iter().filter_map(|definition| definition.operation);
+    operations.into_iter().any(|operation| operation != "query")
+}
+
 /// Depth of what an operation of a document asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {

@@ -35,8 +35,7 @@ stands on the same route: authentication, `ip-restriction`, limits.
 | `prometheus` | `GET /apisix/prometheus/metrics`, or the setting `metrics.path` | metrics, where `listen.metrics` is `off` |
 
 An API is there unless the setting `plugins` leaves its plugin out. A path that is no API, and a method other than the \
-API's, are answered 404. The APIs of APISIX's `wolf-rbac` and `graphql-proxy-cache` are not there, as these plugins are \
-not.";
+API's, are answered 404. The APIs of APISIX's `wolf-rbac` and `graphql-proxy-cache` are not there.";
     const EXAMPLE: &'static str = "\
 uri: /apisix/status
 ";

@@ -14,8 +14,8 @@ use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::{Template, Value, Variable};
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, LogCx, Origin, PerRequest, Phases,
-    Plugin, Request, RequestCx, ResponseCx,
+    BodyCx, BuildCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, LogCx, Origin, PerRequest,
+    Phases, Plugin, Request, RequestCx, ResponseCx,
 };
 use weir_wire::name::FieldName;
 
@@ -36,17 +36,17 @@ pub(crate) struct ProxyCache;
 pub(crate) struct Conf {
     /// The place of answers. `memory`: the memory of this process. `disk`: memory as well; answers do not outlive the
     /// process, of which a warning is made.
-    cache_strategy: Strategy,
+    pub(super) cache_strategy: Strategy,
     /// The zone: all places that name the same zone share its room, and answers under the same key.
     #[schemars(length(min = 1, max = 100))]
-    cache_zone: String,
+    pub(super) cache_zone: String,
     /// The texts and variables that the key of an answer is made of: requests in which all of it is the same get the same
     /// answer. `$request_method` cannot be one of them.
     #[schemars(length(min = 1))]
     cache_key: Vec<String>,
     /// Statuses of answers that are kept.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)))]
-    cache_http_status: Vec<u16>,
+    pub(super) cache_http_status: Vec<u16>,
     /// Methods of requests that are answered with what is kept. Answers to `HEAD` are not kept; such requests are answered with
     /// what was kept for `GET`.
     #[schemars(length(min = 1))]
@@ -64,7 +64,7 @@ pub(crate) struct Conf {
     no_cache: Option<Vec<String>>,
     /// Seconds for which answers are kept without `cache_control`.
     #[schemars(range(min = 1))]
-    cache_ttl: u64,
+    pub(super) cache_ttl: u64,
     /// Seconds for which an answer that is too old stands in for one that fails: the upstream cannot be reached, does not
     /// answer in time, or answers with 500, 502, 503 or 504. With `cache_control` a `stale-if-error` of the answer counts in its
     /// place, and `must-revalidate` forbids it. An extension.
@@ -77,9 +77,9 @@ pub(crate) struct Conf {
     #[schemars(range(min = 1, max = 60))]
     cache_lock_timeout: u64,
     /// Keeps the answers of consumers apart, unless the key has one's name, group or credential in it.
-    consumer_isolation: bool,
+    pub(super) consumer_isolation: bool,
     /// Keeps answers with `Set-Cookie` as well.
-    cache_set_cookie: bool,
+    pub(super) cache_set_cookie: bool,
     /// Bytes of the longest body that is kept.
     #[schemars(range(min = 1))]
     max_resp_body_size: usize,
@@ -143,7 +143,7 @@ impl CacheMethod {
 /// `plugin_metadata` of the plugin. An extension: APISIX has sizes of zones in its `config.yaml`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Metadata {
+pub(super) struct Metadata {
     /// Bytes of zones by their names; a zone that is not here has 50 MiB.
     zones: BTreeMap<String, usize>,
 }
@@ -191,51 +191,60 @@ cache_ttl: 60
     }
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
-        if let Some(at) = conf.cache_key.iter().position(|part| part == "$request_method") {
-            cx.say([Invalid::new(
-                format!("cache_key[{at}]"),
-                "answers of different methods cannot be told apart by a key",
-            )]);
-            return None;
-        }
-        if conf.cache_strategy == Strategy::Disk {
-            cx.warn("cache_strategy", "answers are kept in memory: there is no cache on a disk yet");
-        }
-        let names_caller = |part: &String| {
-            let identity = ["$consumer_name", "$consumer_group_id", "$remote_user", "$http_authorization"];
-            identity.contains(&part.as_str())
-        };
-        let names_caller = conf.cache_key.iter().any(names_caller);
-        let key = cx.ok(compile_all("cache_key", &conf.cache_key))?;
-        let bypass = cx.ok(conf.cache_bypass.as_ref().map(|texts| compile_all("cache_bypass", texts)).transpose())?;
-        let no_cache = cx.ok(conf.no_cache.as_ref().map(|texts| compile_all("no_cache", texts)).transpose())?;
-        Some(Compiled::build(move |build| {
-            let metadata = build.metadata::<Metadata>()?;
-            let bytes = metadata.zones.get(&conf.cache_zone).copied().unwrap_or(ZONE_BYTES);
-            let place = format!("cache zone {} {bytes}", conf.cache_zone);
-            Ok(Caching {
-                zone: build.states.get_or_create(&place, || Zone::new(bytes)),
-                key,
-                names_caller,
-                isolates: conf.consumer_isolation && !names_caller,
-                statuses: conf.cache_http_status.into(),
-                methods: conf.cache_method.into(),
-                hides: conf.hide_cache_headers,
-                obeys: conf.cache_control,
-                unsaid_ms: None,
-                bypass,
-                no_cache,
-                ttl_ms: conf.cache_ttl * 1000,
-                stale_if_error: conf.stale_if_error,
-                lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
-                waiting: PerRequest::new(),
-                keeps_cookies: conf.cache_set_cookie,
-                longest: conf.max_resp_body_size,
-                names: Names::default(),
-                pending: PerRequest::new(),
-            })
-        }))
+        let caching = caching(conf, cx)?;
+        Some(Compiled::build(move |build| caching(build)))
     }
+}
+
+/// The building of the cache of a configuration.
+pub(super) fn caching(
+    conf: Conf,
+    cx: &CompileCx<'_>,
+) -> Option<impl FnOnce(&BuildCx<'_>) -> Result<Caching, Invalid> + Send + 'static> {
+    if let Some(at) = conf.cache_key.iter().position(|part| part == "$request_method") {
+        cx.say([Invalid::new(
+            format!("cache_key[{at}]"),
+            "answers of different methods cannot be told apart by a key",
+        )]);
+        return None;
+    }
+    if conf.cache_strategy == Strategy::Disk {
+        cx.warn("cache_strategy", "answers are kept in memory: there is no cache on a disk yet");
+    }
+    let names_caller = |part: &String| {
+        let identity = ["$consumer_name", "$consumer_group_id", "$remote_user", "$http_authorization"];
+        identity.contains(&part.as_str())
+    };
+    let names_caller = conf.cache_key.iter().any(names_caller);
+    let key = cx.ok(compile_all("cache_key", &conf.cache_key))?;
+    let bypass = cx.ok(conf.cache_bypass.as_ref().map(|texts| compile_all("cache_bypass", texts)).transpose())?;
+    let no_cache = cx.ok(conf.no_cache.as_ref().map(|texts| compile_all("no_cache", texts)).transpose())?;
+    Some(move |build: &BuildCx<'_>| {
+        let metadata = build.metadata::<Metadata>()?;
+        let bytes = metadata.zones.get(&conf.cache_zone).copied().unwrap_or(ZONE_BYTES);
+        let place = format!("cache zone {} {bytes}", conf.cache_zone);
+        Ok(Caching {
+            zone: build.states.get_or_create(&place, || Zone::new(bytes)),
+            key,
+            names_caller,
+            isolates: conf.consumer_isolation && !names_caller,
+            statuses: conf.cache_http_status.into(),
+            methods: conf.cache_method.into(),
+            hides: conf.hide_cache_headers,
+            obeys: conf.cache_control,
+            unsaid_ms: None,
+            bypass,
+            no_cache,
+            ttl_ms: conf.cache_ttl * 1000,
+            stale_if_error: conf.stale_if_error,
+            lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
+            waiting: PerRequest::new(),
+            keeps_cookies: conf.cache_set_cookie,
+            longest: conf.max_resp_body_size,
+            names: Names::default(),
+            pending: PerRequest::new(),
+        })
+    })
 }
 
 fn compile_all(place: &str, texts: &[String]) -> Result<Box<[Template]>, Invalid> {
@@ -427,13 +436,24 @@ impl Caching {
             }
             return self.pass(cx, b"MISS");
         }
+        let key = self.key_of(cx, method == b"POST");
+        self.find(cx, key, may_wait)
+    }
+
+    /// Makes the cache forget a key; false where there was nothing.
+    pub(super) fn purge(&self, key: &[u8]) -> bool {
+        self.zone.purge(key)
+    }
+
+    /// Answers a request with what is kept under a key, or lets it pass to the upstream.
+    pub(super) fn find(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, may_wait: bool) -> Flow {
         let request = cx.request();
         let asked = Directives::read(request.head.fields.all(request.buffer.bytes(), &self.names.cache_control));
         if self.says_so(self.bypass.as_deref(), cx) || self.obeys && (asked.no_store || asked.no_cache) {
             return self.pass(cx, b"BYPASS");
         }
-        let (posts, is_head) = (method == b"POST", method == b"HEAD");
-        let key = self.key_of(cx, posts);
+        let request = cx.request();
+        let is_head = request.method_bytes() == b"HEAD";
         let found = self.zone.find(&key, |names, out| values_of(request, names, out));
         let state = match &found {
             Some(stored) => match self.state(stored, &asked, cx.now_ms()) {
@@ -490,7 +510,7 @@ impl Caching {
         !value.is_empty() && value != b"0"
     }
 
-    fn pass(&self, cx: &mut RequestCx<'_>, status: &'static [u8]) -> Flow {
+    pub(super) fn pass(&self, cx: &mut RequestCx<'_>, status: &'static [u8]) -> Flow {
         cx.set_response_field(&self.names.status, |out| out.extend_from_slice(status));
         Flow::Continue
     }
