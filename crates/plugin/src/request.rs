@@ -55,6 +55,10 @@ pub struct Request {
     replaced: bool,
     /// True when plugins change the body on its way to the node.
     filtered: bool,
+    /// Path and query as received, with the query that may be written down, once the exchange is over.
+    masked_uri: Option<Vec<u8>>,
+    /// The body as it may be written down, once the exchange is over.
+    masked_body: Option<Vec<u8>>,
     /// Most bytes of a body that variables read; kept from request to request.
     pub values_limit: u64,
     /// Values of variables in the body.
@@ -121,6 +125,8 @@ impl Request {
             changed: Vec::new(),
             replaced: false,
             filtered: false,
+            masked_uri: None,
+            masked_body: None,
             values_limit: 0,
             values: OnceCell::new(),
             upstream: UpstreamTarget::default(),
@@ -149,6 +155,7 @@ impl Request {
         self.target = target::split(text)?;
         self.query_edited = false;
         self.collected = false;
+        (self.masked_uri, self.masked_body) = (None, None);
         self.upstream.target.clear();
         self.upstream.method = None;
         self.upstream.host.clear();
@@ -368,6 +375,27 @@ impl Request {
         }
     }
 
+    /// Puts another query in the place of the client's for whoever still looks at the request, which is over; an empty one is
+    /// none. For logs.
+    pub fn mask_query(&mut self, query: &[u8]) {
+        let path = self.encoded_path().to_vec();
+        // A path in normal form stays one.
+        if self.set_path(&path, query).is_err() {
+            return;
+        }
+        let received = self.real_request_uri();
+        let end = received.iter().position(|byte| *byte == b'?').unwrap_or(received.len());
+        let mut masked = received.get(..end).unwrap_or_default().to_vec();
+        for uri in [&mut masked, &mut self.decoded].into_iter().filter(|_| !query.is_empty()) {
+            uri.push(b'?');
+            uri.extend_from_slice(query);
+        }
+        self.masked_uri = Some(masked);
+        let received = self.received_target();
+        let end = received.iter().position(|byte| *byte == b'?').unwrap_or(received.len());
+        self.head.target.end = self.head.target.start + end as u32;
+    }
+
     fn forget_decoded_query(&mut self) {
         if let Some(mut room) = self.decoded_query.take() {
             room.clear();
@@ -398,6 +426,9 @@ impl Request {
     /// Path and query as received: nginx's `$request_uri`, which lacks the scheme and the authority of a whole URI.
     #[must_use]
     pub fn real_request_uri(&self) -> &[u8] {
+        if let Some(masked) = &self.masked_uri {
+            return masked;
+        }
         if self.target.form != Form::Absolute {
             return self.received_target();
         }

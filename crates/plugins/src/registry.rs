@@ -63,6 +63,7 @@ use crate::security::acl::Acl;
 use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
 use crate::security::csrf::Csrf;
+use crate::security::data_mask::DataMask;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
@@ -113,6 +114,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ConsumerRestriction,
         &Cors,
         &Csrf,
+        &DataMask,
         &Datadog,
         &Degraphql,
         &Echo,

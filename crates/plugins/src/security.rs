@@ -5,6 +5,7 @@ pub(crate) mod address_set;
 pub(crate) mod consumer_restriction;
 pub(crate) mod cors;
 pub(crate) mod csrf;
+pub(crate) mod data_mask;
 mod host_set;
 pub(crate) mod ip_restriction;
 pub(crate) mod listed_certificates;

@@ -33,6 +33,7 @@ mod control_api;
 mod credentials_logged;
 mod cut_off;
 mod dashboard;
+mod data_masks;
 mod descriptors;
 mod directories;
 mod discovery;

@@ -13,6 +13,7 @@ impl Request {
     #[must_use]
     pub fn body(&self) -> Option<&[u8]> {
         match self.head.content {
+            _ if self.masked_body.is_some() => self.masked_body.as_deref(),
             _ if self.replaced => Some(&self.changed),
             Content::None => Some(&[]),
             Content::Length(len) if self.collected => {
@@ -30,6 +31,19 @@ impl Request {
     }
 
     /// Replaces the body. Digests of the old one go (RFC 9530), for they would be false.
+    /// Puts another body in the place of the client's for whoever still looks at the request, which is over; `None`: nothing of the
+    /// body may be written down. For logs.
+    pub fn mask_body(&mut self, body: Option<Vec<u8>>) {
+        self.masked_body = Some(body.unwrap_or_default());
+        self.forget_values();
+    }
+
+    /// True if the body is another one for logs, or none: then nothing else that was kept of it may be written down.
+    #[must_use]
+    pub fn is_body_masked(&self) -> bool {
+        self.masked_body.is_some()
+    }
+
     pub(crate) fn replace_body(&mut self, body: &[u8]) {
         self.changed.clear();
         self.changed.extend_from_slice(body);

@@ -82,8 +82,9 @@ impl Capture {
     pub(crate) fn bodies<'x>(&self, cx: &'x LogCx<'_>) -> Bodies<'x> {
         let holds = |wanted: &&Wanted| wanted.when.as_ref().is_none_or(|when| when.eval(cx.source()));
         let request = self.request.as_ref().filter(holds).and_then(|wanted| {
-            let whole = cx.view().request().body();
-            let body = whole.or_else(|| wanted.kept.get(cx).map(Vec::as_slice))?;
+            let request = cx.view().request();
+            let kept = wanted.kept.get(cx).map(Vec::as_slice).filter(|_| !request.is_body_masked());
+            let body = request.body().or(kept)?;
             Some(body.get(..wanted.most).unwrap_or(body)).filter(|body| !body.is_empty())
         });
         let response = self.response.as_ref().and_then(|wanted| wanted.kept.get(cx));
