@@ -42,6 +42,7 @@ use crate::observe::node_status::NodeStatus;
 use crate::observe::opentelemetry::Opentelemetry;
 use crate::observe::prometheus::Prometheus;
 use crate::observe::server_info::ServerInfo;
+use crate::observe::skywalking::Skywalking;
 use crate::observe::skywalking_logger::SkywalkingLogger;
 use crate::observe::sls_logger::SlsLogger;
 use crate::observe::splunk_hec_logging::SplunkHecLogging;
@@ -175,6 +176,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ServerInfo,
         &ServerlessPostFunction,
         &ServerlessPreFunction,
+        &Skywalking,
         &SkywalkingLogger,
         &SlsLogger,
         &SplunkHecLogging,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Gateway, LIMIT, Origin, Start, wait_until};
 
 /// A gateway with rules for requests, whose access log has a line with everything of a request.
-fn start(origin: &Origin, folder: &Path, mask: Value) -> Gateway {
+fn start(origin: &Origin, folder: &Path, mask: &Value) -> Gateway {
     let logger = json!({ "path": folder.join("entries.log"), "include_req_body": true });
     let route = json!({
         "id": "all", "uri": "/*", "upstream": { "nodes": { origin.node(): 1 } },
@@ -38,7 +38,7 @@ fn parts_of_requests_are_masked_in_logs() {
         { "type": "body", "body_format": "json", "name": "$.users[*].token", "action": "remove" },
         { "type": "body", "body_format": "urlencoded", "name": "token", "action": "replace", "value": "***" },
     ] });
-    let gateway = start(&origin, folder.path(), rules);
+    let gateway = start(&origin, folder.path(), &rules);
     let send = |target: &str, fields: &str, body: &str| {
         let length = body.len();
         let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: {length}\r\n\r\n");
@@ -85,7 +85,7 @@ fn bodies_that_cannot_be_masked_are_not_written_down() {
         ],
         "max_body_size": 40, "max_req_post_args": 2,
     });
-    let gateway = start(&origin, folder.path(), rules);
+    let gateway = start(&origin, folder.path(), &rules);
     let json = "application/json";
     let form = "application/x-www-form-urlencoded";
     let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(40));

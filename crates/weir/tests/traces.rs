@@ -246,3 +246,94 @@ fn zipkin_gets_the_spans_of_either_version() {
     assert_eq!(gateway.get("/").status, 200);
     await_reports(&gateway, "zipkin", "dropped", 1);
 }
+
+/// The field `sw8` with its parts decoded.
+fn sw8(value: &str) -> Vec<String> {
+    use base64::Engine;
+    let decoded = |part: &str| {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(part).expect("base64");
+        String::from_utf8(bytes).expect("text")
+    };
+    let parts = value.split('-').enumerate();
+    parts.map(|(at, part)| if at == 0 || at == 3 { part.to_owned() } else { decoded(part) }).collect()
+}
+
+/// There is no server of SkyWalking to be had as a package: the segments are compared with its documented form.
+#[test]
+fn skywalking_gets_a_segment_with_two_spans() {
+    let origin = Origin::hello();
+    let (segments, status) = collector(200);
+    let config = |conf: &Value| {
+        let mut rules = rules(&origin.node(), "skywalking", conf);
+        let endpoint = format!("http://{}", segments.node());
+        rules["plugin_metadata"] = json!([{ "id": "skywalking", "service_name": "shop", "service_instance_name": "one",
+            "endpoint_addr": endpoint, "report_interval": 1 }]);
+        rules
+    };
+    let gateway = Gateway::start(config(&json!({})));
+    let mut client = gateway.client();
+    let caller = "1-dHJhY2U=-c2VnbWVudA==-3-Y2FsbGVy-aW5zdGFuY2U=-L2Zyb20=-YS50ZXN0OjgwODA=";
+    send(&mut client, "/x?a=1", &format!("sw8: {caller}\r\n"));
+    await_reports(&gateway, "skywalking", "sent", 1);
+    let told = origin.last();
+    let parts = sw8(told.field("sw8").expect("a field"));
+    assert_eq!(
+        (segments.last().target.as_str(), segments.last().field("Content-Type")),
+        ("/v3/segments", Some("application/json"))
+    );
+    let all: Vec<Value> = serde_json::from_slice(&segments.last().body).expect("segments");
+    let segment = &all[0];
+    assert_eq!(
+        (&segment["traceId"], &segment["service"], &segment["serviceInstance"]),
+        (&json!("trace"), &json!("shop"), &json!("one"))
+    );
+    let own = segment["traceSegmentId"].as_str().expect("an id");
+    assert_eq!(parts, ["1", "trace", own, "1", "shop", "one", "/x", "upstream service"]);
+    let (entry, exit) = (&segment["spans"][0], &segment["spans"][1]);
+    let refs = json!([{ "refType": "CrossProcess", "traceId": "trace", "parentTraceSegmentId": "segment", "parentSpanId": 3,
+        "parentService": "caller", "parentServiceInstance": "instance", "parentEndpoint": "/from",
+        "networkAddressUsedAtPeer": "a.test:8080" }]);
+    assert_eq!(entry["refs"], refs);
+    let tag = |span: &Value, key: &str| {
+        let found = span["tags"].as_array().expect("tags").iter().find(|tag| tag["key"] == key);
+        found.map(|tag| tag["value"].as_str().expect("a text").to_owned())
+    };
+    assert_eq!(tag(entry, "http.method").as_deref(), Some("GET"));
+    assert!(
+        tag(entry, "http.params").is_some_and(|url| url.starts_with("http://") && url.ends_with("/x?a=1")),
+        "{entry}"
+    );
+    for (span, kind, number, parent) in [(entry, "Entry", 0, -1), (exit, "Exit", 1, 0)] {
+        assert_eq!(
+            (&span["spanType"], &span["spanId"], &span["parentSpanId"]),
+            (&json!(kind), &json!(number), &json!(parent))
+        );
+        assert_eq!(
+            (&span["operationName"], &span["spanLayer"], &span["isError"]),
+            (&json!("/x"), &json!("Http"), &json!(false))
+        );
+        assert_eq!((&span["componentId"], tag(span, "http.status").as_deref()), (&json!(6002), Some("200")));
+        assert!(span["startTime"].as_u64() <= span["endTime"].as_u64(), "{span}");
+    }
+    assert_eq!(exit["peer"], "upstream service");
+    // A field that is none begins a trace, and an upstream that is away is an error.
+    let gone = Gateway::start(json!({
+        "routes": [{ "id": "gone", "uri": "/*", "upstream": { "nodes": { "127.0.0.1:1": 1 } }, "plugins": { "skywalking": {} } }],
+        "plugin_metadata": config(&json!({}))["plugin_metadata"],
+    }));
+    assert_eq!(gone.client().request("GET /y HTTP/1.1\r\nHost: a\r\nsw8: 1-x\r\n\r\n").status, 502);
+    await_reports(&gone, "skywalking", "sent", 1);
+    let all: Vec<Value> = serde_json::from_slice(&segments.last().body).expect("segments");
+    let (entry, exit) = (&all[0]["spans"][0], &all[0]["spans"][1]);
+    assert_eq!((&entry["isError"], &exit["isError"], entry.get("refs")), (&json!(true), &json!(true), None));
+    assert_eq!(all[0]["traceId"].as_str().map(str::len), Some(32));
+    // Requests that are not reported pass as they came.
+    let rare = Gateway::start(config(&json!({ "sample_ratio": 0.00001 })));
+    send(&mut rare.client(), "/x", &format!("sw8: {caller}\r\n"));
+    assert_eq!(origin.last().field("sw8"), Some(caller));
+    // A server that answers with an error has not taken them.
+    status.store(500, std::sync::atomic::Ordering::SeqCst);
+    let gateway = Gateway::start(config(&json!({})));
+    assert_eq!(gateway.get("/").status, 200);
+    await_reports(&gateway, "skywalking", "dropped", 1);
+}

@@ -266,7 +266,7 @@ fn upstreams_are_shown_a_certificate() {
         authority.file().display(),
     ));
     site.write("own.pem", format!("{}{}", own.cert, own.key));
-    site.write("apart.pem", own.cert.clone());
+    site.write("apart.pem", own.cert);
     let node = nginx.node();
     let path = |name: &str| site.folder.path().join(name).display().to_string();
     let api = |id: &str, certificates: Value| {

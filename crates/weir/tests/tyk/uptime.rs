@@ -116,7 +116,7 @@ fn targets_that_fail_and_come_back_are_told() {
     let url = format!("http://{host}/health?deep=1");
     let body = |event: &str, message: &str, status: &str| json!({"event": event, "message": message, "url": url, "response_code": status, "tcp_error": "false", "host": host, "api_id": "up"});
     let down = ("/down".to_owned(), body("HostDown", "Uptime test failed", "500"));
-    assert_eq!(told(1), [down.clone()]);
+    assert_eq!(told(1), std::slice::from_ref(&down));
     gateway.logged("PREFIX");
     of_one.store(200, Relaxed);
     let meta = json!({"Message": "Uptime test succeeded", "HostInfo": {

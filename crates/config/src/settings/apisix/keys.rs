@@ -170,7 +170,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("xrpc", "protocols above TCP are not spoken"),
 
     nothing("plugin_attr.log-rotate", "logs are rotated by logrotate or systemd: SIGUSR1 opens them anew"),
-    nothing("plugin_attr.skywalking", NO_PLUGIN),
+    nothing("plugin_attr.skywalking", "server, names and interval stand in the `plugin_metadata` of the plugin"),
     nothing("plugin_attr.opentelemetry", "collector, resource and batches stand in the `plugin_metadata` of the plugin, as in newer versions of APISIX"),
     is("plugin_attr.prometheus.export_uri", &["metrics.path"]),
     sets("plugin_attr.prometheus.metric_prefix", &["metrics.prefix"], same, ""),
