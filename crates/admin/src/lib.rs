@@ -158,6 +158,11 @@ pub trait Gateway: Send + Sync + fmt::Debug {
         Value::Object(serde_json::Map::new())
     }
 
+    /// The gateways that share a store with this one, as they tell of themselves: `product`, `hostname` and `version`.
+    fn gateways(&self) -> Vec<Value> {
+        Vec::new()
+    }
+
     /// Health of the nodes that have checks: a list of upstreams with their addresses.
     fn health(&self) -> Value {
         Value::Array(Vec::new())

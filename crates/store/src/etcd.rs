@@ -23,7 +23,7 @@ use self::client::{CallError, Client, Shared};
 use self::follow::Follower;
 pub use self::keyring::{KeyLengthError, Keyring, Sealing};
 use self::layout::Layout;
-use self::messages::{LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
+use self::messages::{KeepAnswer, LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
 use crate::{
     Answer, Change, Commit, Difference, Event, Expectation, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store,
     StoreError,
@@ -33,6 +33,14 @@ const RANGE: &str = "/v3/kv/range";
 const TXN: &str = "/v3/kv/txn";
 const LEASE: &str = "/v3/lease/grant";
 const STATUS: &str = "/v3/maintenance/status";
+const PUT: &str = "/v3/kv/put";
+const KEEP: &str = "/v3/lease/keepalive";
+const REVOKE: &str = "/v3/lease/revoke";
+
+/// Directory of the gateways, as APISIX's server-info has it.
+const GATEWAYS: &str = "data_plane/server_info";
+/// Most gateways that are read.
+const MOST_GATEWAYS: u64 = 1000;
 
 /// Keys per page of a listing.
 const PAGE: u64 = 1000;
@@ -150,6 +158,50 @@ impl Etcd {
     pub async fn version(&self) -> Option<String> {
         let status: StatusAnswer = self.shared.client.ask(STATUS, &json!({})).await.ok()?;
         Some(status.version).filter(|version| !version.is_empty())
+    }
+
+    /// Tells others of a gateway: a value under its id, which is gone so many seconds after the last [`Etcd::keep`] of the lease
+    /// that this gives.
+    ///
+    /// # Errors
+    /// The text of what went wrong.
+    pub async fn announce(&self, id: &str, value: &str, ttl: u64) -> Result<String, String> {
+        let text = |error: CallError| error.to_string();
+        let client = &self.shared.client;
+        let lease: LeaseAnswer = client.ask(LEASE, &json!({ "TTL": ttl.to_string() })).await.map_err(text)?;
+        let key = encoded(format!("{}{id}", self.shared.layout.directory(GATEWAYS)));
+        let put = json!({ "key": key, "value": encoded(value), "lease": lease.id });
+        client.ask::<Value>(PUT, &put).await.map_err(text)?;
+        Ok(lease.id)
+    }
+
+    /// Keeps what a lease holds; false where the lease has ended.
+    ///
+    /// # Errors
+    /// The text of what went wrong.
+    pub async fn keep(&self, lease: &str) -> Result<bool, String> {
+        let answer = self.shared.client.ask::<KeepAnswer>(KEEP, &json!({ "ID": lease })).await;
+        Ok(answer.map_err(|error| error.to_string())?.result.ttl > 0)
+    }
+
+    /// Takes back what a lease holds.
+    ///
+    /// # Errors
+    /// The text of what went wrong.
+    pub async fn withdraw(&self, lease: &str) -> Result<(), String> {
+        let answer = self.shared.client.ask::<Value>(REVOKE, &json!({ "ID": lease })).await;
+        answer.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The values that gateways have told.
+    ///
+    /// # Errors
+    /// The text of what went wrong.
+    pub async fn announced(&self) -> Result<Vec<String>, String> {
+        let range = under(&self.shared.layout.directory(GATEWAYS));
+        let range = with(range, json!({ "limit": MOST_GATEWAYS.to_string() }));
+        let answer: RangeAnswer = self.shared.client.ask(RANGE, &range).await.map_err(|error| error.to_string())?;
+        Ok(answer.kvs.into_iter().map(|pair| String::from_utf8_lossy(&pair.value).into_owned()).collect())
     }
 
     /// Health of the connection, for metrics.

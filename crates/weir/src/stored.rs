@@ -3,4 +3,5 @@
 pub(crate) mod copy;
 pub(crate) mod data_dir;
 pub(crate) mod etcd;
+pub(crate) mod gateways;
 pub(crate) mod live;

@@ -658,3 +658,34 @@ fn copy_is_sealed(data: &Path) {
         assert!(!text.contains(secret), "{text}");
     }
 }
+
+/// Gateways tell of themselves at APISIX's key of server-info, and the dashboard shows versions that differ.
+#[test]
+fn gateways_of_other_versions_are_told() {
+    let cluster = EtcdCluster::start(1);
+    let other = json!({ "product": "weir", "id": "x", "hostname": "old-one", "version": "0.0.1" });
+    cluster.put("data_plane/server_info/x", &other);
+    cluster.put("data_plane/server_info/apisix", json!({ "id": "apisix", "hostname": "a", "version": "3.14.0" }));
+    let problem = |gateway: &Gateway| {
+        wait_until("the problem of a version", LIMIT, || {
+            let (status, told) = crate::extensions::ask(gateway, "GET", "problems", "");
+            assert_eq!(status, 200, "{told}");
+            let found = told["problems"].as_array()?.iter().find(|one| one["sort"] == "version")?;
+            Some(found["text"].as_str().expect("a text").to_owned())
+        })
+    };
+    let mut gateway = start("traditional", &cluster.urls()).start();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(problem(&gateway).starts_with("1 of 2 gateways run another version than"), "{}", problem(&gateway));
+    assert!(problem(&gateway).ends_with(&format!("{version}: old-one 0.0.1")), "{}", problem(&gateway));
+    let keys = || cluster.ctl(&["get", "--prefix", "--keys-only", "/apisix/data_plane/server_info/"]);
+    let own = || keys().lines().filter(|key| !key.is_empty()).count();
+    assert_eq!(own(), 3, "{}", keys());
+    // A data plane looks, and writes nothing. It has no Admin API for others; its own page shows what it sees.
+    let _data = start("data_plane", &cluster.urls()).start();
+    assert_eq!(own(), 3, "{}", keys());
+    // A gateway that stops takes itself back.
+    gateway.signal(rustix::process::Signal::TERM);
+    assert!(gateway.wait().success());
+    wait_until("the key of the gateway to go", LIMIT, || (own() == 2).then_some(()));
+}

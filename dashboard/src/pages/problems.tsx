@@ -3,7 +3,7 @@ import { Badge, Button, Card, Empty, Failure, Loading, Page, useLoad, useStore }
 import { resourceHref } from '../router';
 
 const SORTS: Record<string, string> = {
-  certificate: 'Certificates', node: 'Nodes', left_out: 'Left out', withheld: 'Store', refused: 'Refused', limit: 'Limits',
+  certificate: 'Certificates', node: 'Nodes', left_out: 'Left out', withheld: 'Store', refused: 'Refused', limit: 'Limits', version: 'Versions',
 };
 
 export function Problems() {

@@ -58,6 +58,7 @@ impl Api {
         })?;
         let health = self.gateway.health();
         problems.extend(health.as_array().into_iter().flatten().flat_map(of_upstream).take(MOST));
+        problems.extend(of_gateways(&self.gateway.about()["version"], &self.gateway.gateways()));
         if let Some(pulse) = self.gateway.pulse() {
             let mut figures = pulse.metrics().figures();
             // A change over this API is refused to whoever asks for it.
@@ -127,6 +128,28 @@ fn of_upstream(upstream: &Value) -> Vec<Value> {
     vec![problem(severity, "node", key, &text, "look at the nodes, or at the upstream's checks")]
 }
 
+/// Gateways of other versions that share the store. APISIX's own tell of themselves at the same place, and are no others.
+fn of_gateways(own: &Value, all: &[Value]) -> Option<Value> {
+    let all: Vec<&Value> = all.iter().filter(|gateway| gateway["product"] == "weir").collect();
+    let text = |gateway: &Value, field: &str| gateway[field].as_str().unwrap_or("?").to_owned();
+    let others = all.iter().filter(|gateway| gateway["version"] != *own);
+    let others: Vec<String> =
+        others.map(|gateway| format!("{} {}", text(gateway, "hostname"), text(gateway, "version"))).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let shown = others.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "{} of {} gateways run another version than {}: {shown}{}",
+        others.len(),
+        all.len(),
+        own.as_str().unwrap_or_default(),
+        if others.len() > 8 { ", …" } else { "" }
+    );
+    let hint = "upgrade them; until then they may refuse what only the newer version knows";
+    Some(problem("warning", "version", "", &text, hint))
+}
+
 fn of_figures(figures: &weir_telemetry::metrics::Figures) -> Vec<Value> {
     let mut found = Vec::new();
     if figures.left_out > 0 {
@@ -173,7 +196,18 @@ mod tests {
     use serde_json::json;
     use weir_telemetry::metrics::{Clients, Figures};
 
-    use super::{of_figures, of_upstream};
+    use super::{of_figures, of_gateways, of_upstream};
+
+    #[test]
+    fn gateways_of_other_versions_are_a_problem() {
+        let gateway = |host: &str, version: &str| json!({ "product": "weir", "hostname": host, "version": version });
+        let own = json!("0.2.0");
+        let apisix = json!({ "hostname": "c", "version": "3.14.0" });
+        assert_eq!(of_gateways(&own, &[gateway("a", "0.2.0"), apisix]), None);
+        let told = of_gateways(&own, &[gateway("a", "0.2.0"), gateway("b", "0.1.0")]).expect("a problem");
+        let text = told["text"].as_str().expect("a text");
+        assert_eq!(text, "1 of 2 gateways run another version than 0.2.0: b 0.1.0");
+    }
 
     #[test]
     fn nodes_that_fail_their_checks_are_a_problem() {

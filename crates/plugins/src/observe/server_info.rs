@@ -20,7 +20,8 @@ impl Define for ServerInfo {
     const DOC: &'static str = "\
 Stands for the identity of the gateway at `GET /v1/server_info` of the [control API](../control-api.md): `hostname`, `version`, \
 `boot_time`, `id` and `etcd_version`. It is told with the plugin and without it, so a place that names the plugin has no more \
-than others. APISIX, in which the plugin is deprecated, reports the same to etcd as well; the gateway does not.";
+than others. As in APISIX, in which the plugin is deprecated, a gateway tells the same to etcd, unless it is a data \
+plane: versions that differ are a problem that the [dashboard](../dashboard.md) shows.";
     const EXAMPLE: &'static str = "{}\n";
 
     type Conf = Conf;

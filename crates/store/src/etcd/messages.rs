@@ -62,6 +62,21 @@ pub(super) struct LeaseAnswer {
     pub(super) id: String,
 }
 
+/// Line of the stream of a lease that is kept.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct KeepAnswer {
+    pub(super) result: Kept,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Kept {
+    /// Seconds that the lease has left; 0: there is none any more.
+    #[serde(rename = "TTL", deserialize_with = "number")]
+    pub(super) ttl: u64,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusAnswer {

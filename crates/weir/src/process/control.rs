@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use weir_admin::{Configuration, Hosts, Pulse, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
@@ -72,6 +72,7 @@ use crate::source::secrets::Curtain;
 use crate::source::watch::Watch;
 use crate::stored::data_dir::DataDir;
 use crate::stored::etcd;
+use crate::stored::gateways::{FAREWELL, Gateways};
 use crate::stored::live::{Live, State};
 
 /// Time limit for the workers to start serving. Exceeding the limit ends the process.
@@ -251,6 +252,8 @@ struct Running<'a> {
     changing: JoinSet<()>,
     /// The Admin API, which may finish its last responses.
     administering: JoinSet<()>,
+    /// The task that tells other gateways of this one, and takes that back in the end.
+    presence: JoinSet<()>,
     draining: Draining,
     /// Ends the servers for metrics, status and control.
     leaving: watch::Sender<bool>,
@@ -417,6 +420,21 @@ impl Bound {
 
         let schemas = Arc::new(schemas::all(&settings.plugins));
         let mut administering = JoinSet::new();
+        let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
+        let info = ServerInfo::new(etcd.clone());
+        let (gateways, mut presence) = (Arc::<Gateways>::default(), JoinSet::new());
+        if let Some(etcd) = etcd {
+            let info = info.clone();
+            let own = async move {
+                let mut own = info.page().await;
+                own["product"] = "weir".into();
+                own
+            };
+            let tells = settings.deployment.role != Role::DataPlane;
+            let mut leaving = admin_left.clone();
+            let left = async move { drop(leaving.wait_for(Option::is_some).await) };
+            presence.spawn(Arc::clone(&gateways).meet(etcd, own, tells, left));
+        }
         let threescale_backend = threescale.as_ref().map(|(backend, _)| Arc::clone(backend.backend()));
         if let Some((backend, listener)) = threescale {
             administering.spawn(backend.serve(listener, admin_left.clone()));
@@ -442,6 +460,7 @@ impl Bound {
                 traffic,
                 tyk: tyk::door(&rules)?,
                 threescale: threescale_backend,
+                gateways,
                 about: server_info::about(workers),
             });
             if kong {
@@ -457,7 +476,6 @@ impl Bound {
             }
         }
         if let (Some(listener), Some(configuration)) = (control, configuration) {
-            let info = ServerInfo::new(stored.as_ref().and_then(|(data, _)| data.etcd.clone()));
             let hosts = Hosts::new(&settings.admin.hosts);
             let live = stored.as_ref().map(|(_, live)| live.clone());
             let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -484,6 +502,7 @@ impl Bound {
             tasks,
             changing,
             administering,
+            presence,
             draining,
             leaving,
             admin_leaving,
@@ -537,6 +556,7 @@ impl Running<'_> {
                 self.admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
                 let mut drain = Drain::begin(&self.data_plane, timeouts, false, &mut self.signals, logs).await;
                 drain.administration(&mut self.administering).await;
+                let _ = timeout(FAREWELL, self.presence.join_next()).await;
                 end_changes(&mut self.changing, self.stored.as_ref(), false).await;
                 drain.traffic().await;
                 None
@@ -554,6 +574,7 @@ impl Running<'_> {
                 let mut drain = Drain::begin(&self.data_plane, timeouts, true, &mut self.signals, logs).await;
                 drop(channel);
                 drain.administration(&mut self.administering).await;
+                let _ = timeout(FAREWELL, self.presence.join_next()).await;
                 drain.traffic().await;
                 keeper
             }

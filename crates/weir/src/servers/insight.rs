@@ -20,6 +20,7 @@ use crate::commands::explain;
 use crate::process::tyk::DashboardDoor;
 use crate::source::rules::Rules;
 use crate::source::secrets::{Curtain, SecretFields};
+use crate::stored::gateways::Gateways;
 
 /// This gateway, as the Admin API sees it.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(crate) struct Insight {
     pub(crate) tyk: Option<DashboardDoor>,
     /// The gateway's own backend of 3scale, where that is on.
     pub(crate) threescale: Option<Arc<Backend>>,
+    /// The gateways that share an etcd.
+    pub(crate) gateways: Arc<Gateways>,
     /// Properties of this process.
     pub(crate) about: Value,
     /// Counts of plans.
@@ -136,6 +139,10 @@ impl Gateway for Insight {
         .into();
         about["threescale_backend"] = self.threescale.is_some().into();
         about
+    }
+
+    fn gateways(&self) -> Vec<Value> {
+        self.gateways.seen()
     }
 
     fn health(&self) -> Value {

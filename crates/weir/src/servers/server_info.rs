@@ -16,7 +16,7 @@ const UNKNOWN: &str = "unknown";
 const ETCD_TIME: Duration = Duration::from_secs(2);
 
 /// This gateway.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ServerInfo {
     /// Random id of this process.
     id: String,
