@@ -27,7 +27,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use combine::Combine;
 pub use deliver::{
-    Broker, Carrier, Check, Documents, Endpoints, Grant, List, Login, Mechanism, Post, Signature, Tcp, Tls, Topic, Udp,
+    Broker, Carrier, Check, Documents, Endpoints, Files, Grant, List, Login, Mechanism, Post, Signature, Tcp, Tls,
+    Topic, Udp,
 };
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
@@ -76,6 +77,8 @@ pub enum Destination {
         /// The permissions of a file that is made, less the umask of the process.
         mode: u32,
     },
+    /// Files of a folder, of which the time says which one is appended to.
+    Files(Files),
     /// A server at the other end of a byte stream.
     Tcp(Tcp),
     /// A topic of Kafka, in which a batch is a message.

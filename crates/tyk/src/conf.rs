@@ -168,6 +168,11 @@ pub enum Records {
         /// The collection.
         collection: String,
     },
+    /// Files in CSV, one for an hour.
+    Csv {
+        /// Their folder, from the working directory on.
+        folder: PathBuf,
+    },
 }
 
 impl Default for Conf {
@@ -365,9 +370,13 @@ impl Analytics {
         };
         let to = match text("analytics_config.type").as_str() {
             "mongo" => Records::mongo(&text)?,
+            "csv" => match text("analytics_config.csv_dir").as_str() {
+                "" => return Err("analytics_config.csv_dir: expected the path of a folder".to_owned()),
+                folder => Records::Csv { folder: PathBuf::from(folder) },
+            },
             "" => Records::redis(value)?,
             other => {
-                let expected = "expected mongo, or none for a list of Redis";
+                let expected = "expected mongo, csv, or none for a list of Redis";
                 return Err(format!("analytics_config.type: {expected}, found '{other}'"));
             }
         };

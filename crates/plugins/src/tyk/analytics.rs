@@ -1,5 +1,6 @@
-//! `analytics`: a record of each request for Tyk's Pump, in a list of Redis, or as a document in MongoDB.
+//! `analytics`: a record of each request for Tyk's Pump, in a list of Redis, as a document in MongoDB, or as a line of CSV.
 
+mod csv;
 mod detail;
 mod form;
 
@@ -16,7 +17,7 @@ use weir_plugin::{
     BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, PerRequest, Phases, Plugin, RequestBodyCx,
     RequestCx, ResponseCx, View,
 };
-use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Documents, Frame, List, Tls};
+use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Documents, Files, Frame, List, Tls};
 use weir_wire::name::FieldName;
 
 use super::entries::{Entries, entries};
@@ -63,6 +64,8 @@ pub(crate) struct Conf {
     redis: Option<Redis>,
     /// The collection of MongoDB.
     mongo: Option<Mongo>,
+    /// The folder of files in CSV.
+    csv_dir: String,
 }
 
 /// Lists of paths of a version.
@@ -124,8 +127,8 @@ impl Define for Analytics {
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let invalid = |error| Invalid::new("listen_path", error);
         let listen = cx.ok(ListenPath::compile(&conf.listen_path).map_err(invalid))?;
-        let Some((destination, is_document)) = destination(&conf) else {
-            cx.say([Invalid::new("redis", "expected a list of Redis or a collection of MongoDB")]);
+        let Some((destination, format)) = destination(&conf) else {
+            cx.say([Invalid::new("redis", "expected a list of Redis, a collection of MongoDB or a folder")]);
             return None;
         };
         let mut paths = Vec::with_capacity(conf.paths.len());
@@ -135,11 +138,11 @@ impl Define for Analytics {
         Some(Compiled::build(move |build| {
             Ok(Recording {
                 place: shared::place(build, &conf.api_id),
-                channel: observe::channel(channel(destination), build),
+                channel: observe::channel(channel(destination, format), build),
                 listen,
                 paths: paths.into(),
                 capture: detail::capture(),
-                is_document,
+                format,
                 ignored: AddressSet::new(&conf.ignored_ips),
                 tag_headers: conf.tag_headers.iter().filter_map(|name| tag_header(name)).collect(),
                 user_agent: FieldName::constant("User-Agent"),
@@ -155,11 +158,24 @@ fn tag_header(name: &str) -> Option<(String, FieldName)> {
     Some((format!("{name}-"), field))
 }
 
-/// The destination of records, and whether they are documents.
-fn destination(conf: &Conf) -> Option<(Destination, bool)> {
+/// The form of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Msgpack,
+    Bson,
+    Csv,
+}
+
+/// The destination of records, and their form there.
+fn destination(conf: &Conf) -> Option<(Destination, Format)> {
+    if !conf.csv_dir.is_empty() {
+        let folder = conf.csv_dir.clone().into();
+        let to = Files { folder, name: csv::name, header: csv::HEADER, mode: 0o600 };
+        return Some((Destination::Files(to), Format::Csv));
+    }
     if let Some(mongo) = &conf.mongo {
         let to = Documents { url: mongo.url.clone(), collection: mongo.collection.clone() };
-        return Some((Destination::Documents(to), true));
+        return Some((Destination::Documents(to), Format::Bson));
     }
     let redis = conf.redis.as_ref()?;
     let tls = redis.use_ssl.then_some(Tls { server_name: None, verify: !redis.ssl_insecure_skip_verify });
@@ -174,19 +190,19 @@ fn destination(conf: &Conf) -> Option<(Destination, bool)> {
         expires: u64::try_from(redis.expires).ok(),
         timeout: Duration::from_secs(5),
     };
-    Some((Destination::List(list), false))
+    Some((Destination::List(list), Format::Msgpack))
 }
 
 /// The list that the Pump reads.
 const LIST: &str = "analytics-tyk-system-analytics";
 
 /// Batches of a second, as Tyk's; one that fails is tried again for some minutes.
-fn channel(destination: Destination) -> ChannelOptions {
+fn channel(destination: Destination, format: Format) -> ChannelOptions {
     ChannelOptions {
         plugin: Analytics::NAME,
         name: "analytics of Tyk".to_owned(),
         destination,
-        frame: Frame::Lengths,
+        frame: if format == Format::Csv { Frame::LineEnds } else { Frame::Lengths },
         batch_records: 1000,
         batch_age: Duration::from_secs(1),
         batch_idle: Duration::from_millis(200),
@@ -234,7 +250,7 @@ struct Recording {
     paths: Box<[Paths]>,
     /// Bodies of requests that are recorded whole.
     capture: Capture,
-    is_document: bool,
+    format: Format,
     ignored: AddressSet,
     /// Headers whose values become tags, with the prefixes of these.
     tag_headers: Box<[(String, FieldName)]>,
@@ -289,15 +305,15 @@ impl Plugin for Recording {
             tracked = paths.tracked.find(method, path).map(|path| &**path);
         }
         let detail = if self.is_detailed(cx) { Detail::of(cx, &self.capture) } else { Detail::default() };
-        self.channel.report(|out| {
-            if self.is_document {
+        self.channel.report(|out| match self.format {
+            Format::Bson => {
                 let mut document = Bson::begin(out);
                 document.id(x.unix_ms());
                 self.write(x, known, (tracked, &detail), &mut document);
                 document.end();
-            } else {
-                self.write(x, known, (tracked, &detail), &mut Msgpack::begin(out, FIELDS));
             }
+            Format::Msgpack => self.write(x, known, (tracked, &detail), &mut Msgpack::begin(out, FIELDS)),
+            Format::Csv => self.write(x, known, (tracked, &detail), &mut csv::Line::begin(out)),
         });
     }
 }

@@ -71,6 +71,34 @@ impl std::fmt::Debug for Grant {
     }
 }
 
+/// Files of a folder, of which the time says which one is appended to.
+#[derive(Clone)]
+pub struct Files {
+    /// The folder, which has to be there.
+    pub folder: PathBuf,
+    /// The name of the file at a time in seconds since 1970.
+    pub name: fn(now: u64) -> String,
+    /// The first lines of a file.
+    pub header: &'static str,
+    /// The permissions of a file that is made, less the umask of the process.
+    pub mode: u32,
+}
+
+// As of a grant.
+impl PartialEq for Files {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.folder, self.header, self.mode) == (&other.folder, other.header, other.mode)
+    }
+}
+
+impl Eq for Files {}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
 /// An account that signs requests as they are sent.
 #[derive(Clone)]
 pub struct Signature {
@@ -377,6 +405,14 @@ impl Common {
                 self.carrier.post(&post, Check::Success, batch)
             }
             Destination::File { path, mode } => self.append(path, *mode, batch),
+            Destination::Files(to) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let path = to.folder.join((to.name)(now));
+                match std::fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
+                    true => self.append(&path, to.mode, batch),
+                    false => self.append(&path, to.mode, &[to.header.as_bytes(), batch].concat()),
+                }
+            }
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Kafka(to) => self.carrier.produce(to, batch).map(|()| 0),
             Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
@@ -398,7 +434,7 @@ impl Common {
         let sink = match known {
             Some(sink) => sink,
             None => {
-                let sink = Sink::open("a log of file-logger", Target::File(path.to_owned()), mode)
+                let sink = Sink::open("a file of records", Target::File(path.to_owned()), mode)
                     .map_err(|error| format!("{}: {error}", path.display()))?;
                 Arc::clone(lock(&self.files).entry(path.to_owned()).or_insert_with(|| Arc::new(Mutex::new(sink))))
             }

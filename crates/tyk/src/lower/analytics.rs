@@ -31,6 +31,7 @@ pub(super) fn analytics(api: &Definition, id: &str, (names, paths): (Vec<Node>, 
         Records::Mongo { url, collection } => {
             ("mongo", map(mark, [("url", text(url)), ("collection", text(collection))]))
         }
+        Records::Csv { folder } => ("csv_dir", text(&folder.display().to_string())),
         Records::Redis { host, port, username, password, database, use_ssl, skips_verification, expires } => {
             let fields = [
                 ("host", text(host)),

@@ -263,7 +263,8 @@ fn requests_are_recorded_in_the_collection_of_tyk_1() {
 fn destinations_that_records_cannot_have_are_refused() {
     let site = site();
     for (conf, reason) in [
-        (json!({"analytics_config": {"type": "rpc"}}), "analytics_config.type: expected mongo, or none"),
+        (json!({"analytics_config": {"type": "rpc"}}), "analytics_config.type: expected mongo, csv, or none"),
+        (json!({"analytics_config": {"type": "csv"}}), "analytics_config.csv_dir: expected the path of a folder"),
         (json!({"analytics_config": {"serializer_type": "protobuf"}}), "serializer_type: protobuf is not supported"),
         (json!({"storage": {"enable_cluster": true}}), "storage.enable_cluster: records are written to one server"),
         (
@@ -278,4 +279,54 @@ fn destinations_that_records_cannot_have_are_refused() {
         let (status, out, err) = crate::harness::weir(&["check", &file.display().to_string()]);
         assert!(status != 0 && format!("{out}{err}").contains(reason), "{conf}: {status} {out}{err}");
     }
+}
+
+#[test]
+fn requests_are_recorded_in_files_of_csv() {
+    let site = site();
+    let folder = site.folder.path().join("records");
+    fs::create_dir(&folder).expect("create a folder");
+    let conf = json!({"enable_analytics": true, "analytics_config": {"type": "csv", "csv_dir": folder}});
+    let gateway = Start::at(&site.conf(conf)).start();
+    requests(&gateway);
+    // The hour may change meanwhile.
+    let lines = wait_until("five records", LIMIT, || {
+        let files = fs::read_dir(&folder).expect("read the folder").map(|entry| entry.expect("an entry").path());
+        let mut lines: Vec<(String, String)> = Vec::new();
+        for file in files {
+            assert!(file.extension().is_some_and(|end| end == "csv"), "{}", file.display());
+            let text = fs::read_to_string(&file).expect("read a file");
+            let header = text.lines().next()?.to_owned();
+            lines.extend(text.lines().skip(1).map(|line| (header.clone(), line.to_owned())));
+        }
+        (lines.len() >= 5).then_some(lines)
+    });
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    let field = |(header, line): &(String, String), name: &str| {
+        let at = header.split(',').position(|column| column == name).unwrap_or_else(|| panic!("{name}: {header}"));
+        assert_eq!(line.split(',').count(), header.split(',').count(), "{line}");
+        line.split(',').nth(at).expect("a column").to_owned()
+    };
+    let of = |path: &str| {
+        let found = lines.iter().find(|line| field(line, "OriginalPath") == path);
+        found.unwrap_or_else(|| panic!("no {path}: {lines:?}"))
+    };
+    let own = of("/at/a b");
+    for (name, expected) in [
+        ("Method", "GET"),
+        ("Path", "/a b"),
+        ("ResponseCode", "200"),
+        ("APIID", "at"),
+        ("Alias", "phone"),
+        ("GeoData.City.GeoNameID", "0"),
+        ("GeoData.City.Names", ""),
+        ("TrackPath", "false"),
+        ("ApiSchema", ""),
+        ("ListenPath", "/at/"),
+    ] {
+        assert_eq!(field(own, name), expected, "{name}: {own:?}");
+    }
+    assert!(field(own, "Tags").starts_with("dev-d7;red;x-team-blue;key-"), "{own:?}");
+    assert!(field(own, "TimeStamp").ends_with(" +0000 UTC") && field(own, "Month").len() >= 3, "{own:?}");
+    assert_eq!(field(of("/open/orders/77"), "Path"), "/orders/{id}");
 }
