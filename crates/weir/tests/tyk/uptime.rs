@@ -81,7 +81,7 @@ teller.NewHandler(function(event, context) {
 fn targets_that_fail_and_come_back_are_told() {
     let hooks = Origin::answering(|_| Answer::ok("told"));
     let ((one, of_one), (other, _)) = (target("one"), target("other"));
-    let test = |origin: &Origin| json!({ "url": format!("http://{}/health?deep=1", origin.node()), "method": "POST", "headers": {"X-Test": "t"} });
+    let test = |origin: &Origin| json!({ "url": format!("http://{}/health?deep=1", origin.node()), "method": "POST", "headers": {"X-Test": "t"}, "timeout": 10_000_000_000u64 });
     let mut api = definition(&[&one, &other], &json!([test(&one), test(&other)]));
     let hook = |path: &str| {
         let meta = json!({"method": "POST", "target_path": format!("http://{}{path}", hooks.node()), "header_map": {}});
