@@ -64,6 +64,13 @@ impl Query {
         self.0.iter().filter(|(name, _)| name != "api_key").cloned().collect()
     }
 
+    /// A whole number from 1 on; without the argument the usual one.
+    pub(crate) fn number(&self, name: &str, usual: usize, most: usize) -> Result<usize, Answer> {
+        let Some(text) = self.get(name) else { return Ok(usual) };
+        let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| Answer::bad(format!("{name}: expected a whole number from 1 to {most}")))
+    }
+
     /// All arguments of this name.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())

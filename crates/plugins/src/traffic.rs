@@ -3,6 +3,7 @@
 mod amount;
 pub(crate) mod api_breaker;
 mod calendar;
+mod graphql;
 pub(crate) mod graphql_limit_count;
 pub(crate) mod graphql_proxy_cache;
 pub(crate) mod key;

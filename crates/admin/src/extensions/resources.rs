@@ -168,13 +168,6 @@ impl Wanted {
         if ["q", "page", "page_size", "sort"].iter().all(|name| query.get(name).is_none()) {
             return Ok(None);
         }
-        let number = |name: &str, usual: usize, most: usize| match query.get(name) {
-            None => Ok(usual),
-            Some(text) => {
-                let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-                number.ok_or_else(|| Answer::bad(format!("{name}: expected a whole number from 1 to {most}")))
-            }
-        };
         // Of a word in ASCII no letter beyond ASCII is another case, so that it is found by its bytes.
         let word = |word: &str| {
             let mut builder = RegexBuilder::new(&regex::escape(word));
@@ -184,7 +177,7 @@ impl Wanted {
             query.get("q").unwrap_or_default().split_whitespace().take(Self::WORDS).map(word).collect();
         Ok(Some(Self {
             words: words.map_err(|_| Answer::bad("q: the words are too long"))?,
-            page: (number("page", 1, usize::MAX)?, number("page_size", Self::PAGE, Self::MOST)?),
+            page: (query.number("page", 1, usize::MAX)?, query.number("page_size", Self::PAGE, Self::MOST)?),
             by_time: match query.get("sort") {
                 None | Some("key") => false,
                 Some("modified") => true,

@@ -28,14 +28,8 @@ pub struct ThreescaleQuestion {
 impl Api {
     /// Applications with what is used of their limits.
     pub(crate) async fn threescale_applications(&self, request: &Request) -> Outcome {
-        let number = |name: &str, default: usize, most: usize| match request.query.get(name) {
-            None => Ok(default),
-            Some(text) => {
-                let found = text.parse::<usize>().ok().filter(|number| (1..=most).contains(number));
-                found.ok_or_else(|| Answer::bad(format!("{name}: expected a whole number from 1 to {most}")))
-            }
-        };
-        let (page, most) = (number("page", 1, usize::MAX / MOST)?, number("page_size", PAGE, MOST)?);
+        let query = &request.query;
+        let (page, most) = (query.number("page", 1, usize::MAX / MOST)?, query.number("page_size", PAGE, MOST)?);
         let text = |name: &str| request.query.get(name).unwrap_or_default().to_owned();
         let question = ThreescaleQuestion { words: text("q"), service: text("service"), skip: (page - 1) * most, most };
         let gateway = Arc::clone(&self.gateway);

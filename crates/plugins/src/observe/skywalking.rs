@@ -11,7 +11,7 @@ use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::Value;
 use weir_plugin::{
-    CompileCx, Compiled, Define, Flow, HookCx, LogCx, PerRequest, Phases, Plugin, RequestCx, View, hostname,
+    CompileCx, Compiled, Define, Flow, HookCx, LogCx, PerRequest, Phases, Plugin, RequestCx, Try, View, hostname,
 };
 use weir_telemetry::reports::{Channel, ChannelOptions, Check, Frame};
 use weir_wire::name::FieldName;
@@ -157,8 +157,6 @@ struct Begun {
     caller: Option<Carrier>,
     trace: String,
     segment: String,
-    /// End of the plugins before the upstream, on the worker's clock.
-    passed: u64,
 }
 
 fn random_id() -> String {
@@ -179,8 +177,7 @@ impl Plugin for Tracing {
         let sent = Sender { trace: &trace, segment: &segment, service: &self.service, instance: &self.instance };
         let value = sent.write(&path, PEER);
         cx.request_mut().set_field(&self.field, value.as_bytes());
-        let passed = cx.view().now();
-        self.begun.put(cx, Begun { caller, trace, segment, passed });
+        self.begun.put(cx, Begun { caller, trace, segment });
         Flow::Continue
     }
 
@@ -202,9 +199,9 @@ impl Tracing {
         let spans = segment.key("spans");
         spans.push(b'[');
         entry(x, begun, spans);
-        if !x.tries().is_empty() {
+        if let Some(last) = x.tries().last() {
             spans.push(b',');
-            exit(x, begun, spans);
+            exit(x, last, spans);
         }
         spans.push(b']');
         segment.end();
@@ -244,11 +241,9 @@ fn entry(x: View<'_>, begun: &Begun, out: &mut Vec<u8>) {
 }
 
 /// Appends the span of the upstream, which its last try is.
-fn exit(x: View<'_>, begun: &Begun, out: &mut Vec<u8>) {
-    let last = x.tries().last();
-    let begin = last.map_or(begun.passed, |last| last.begin);
-    let end = last.filter(|last| last.head > 0).map_or(x.now(), |last| last.begin + last.head);
-    let status = last.map_or(0, |last| last.status);
+fn exit(x: View<'_>, last: &Try, out: &mut Vec<u8>) {
+    let end = if last.head > 0 { last.begin + last.head } else { x.now() };
+    let (begin, status) = (last.begin, last.status);
     let mut span = Object::begin(out);
     push_span(&mut span, x, ("Exit", 1), (begin, end), status);
     push_string(span.key("peer"), PEER.as_bytes());

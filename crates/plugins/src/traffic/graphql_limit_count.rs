@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_plugin::{
@@ -13,6 +13,7 @@ use weir_plugin::{
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
+use crate::traffic::graphql::{document, invalid, refuse};
 use crate::traffic::limit_count::{self, Limiting, Metadata};
 use crate::traffic::redis;
 
@@ -134,33 +135,14 @@ struct Costing {
     cost: Option<FieldName>,
 }
 
-fn refuse(cx: &mut RequestCx<'_>, status: u16, message: &str) -> Flow {
-    let body = json!({ "message": message }).to_string();
-    cx.reply(status).field("Content-Type", b"application/json").body(body.as_bytes()).done()
-}
-
 /// The depth of the operation in a request, or the message of a refusal.
 fn depth(kind: &[u8], body: &[u8]) -> Result<u64, String> {
-    const INVALID: &str = "Invalid graphql request: ";
-    let invalid = |text: &str| Err(format!("{INVALID}{text}"));
-    let read: Value;
-    let (query, name) = if kind.starts_with(b"application/json") {
-        read = serde_json::from_slice(body).map_err(|error| format!("invalid graphql request, {error}"))?;
-        let Some(query) = read["query"].as_str() else {
-            return Err("invalid graphql request, json body[query] is nil".to_owned());
-        };
-        (query.as_bytes(), read["operationName"].as_str())
-    } else if kind.starts_with(b"application/graphql") {
-        (body, None)
-    } else {
-        let kind = String::from_utf8_lossy(kind);
-        return Err(format!("invalid graphql request, error content-type: {kind}"));
-    };
-    match graphql_depth(query, name.map(str::as_bytes)) {
+    let (query, name) = document(kind, body)?;
+    match graphql_depth(&query, name.as_deref().map(str::as_bytes)) {
         Depth::Levels(levels) => Ok(levels),
-        Depth::Circle => invalid("fragment spreads must not form cycles"),
-        Depth::Unreadable => invalid("failed to parse graphql query"),
-        Depth::NoOperation => invalid("empty graphql query"),
+        Depth::Circle => Err(invalid("fragment spreads must not form cycles")),
+        Depth::Unreadable => Err(invalid("failed to parse graphql query")),
+        Depth::NoOperation => Err(invalid("empty graphql query")),
     }
 }
 
@@ -171,9 +153,6 @@ impl Costing {
             return Err(refuse(cx, 405, "only POST asks for an operation"));
         }
         let Some(body) = cx.body() else { return Err(Flow::AwaitBody) };
-        if body.is_empty() {
-            return Err(refuse(cx, 400, "Invalid graphql request: can't get graphql request body"));
-        }
         match depth(cx.request().field_str("content-type").unwrap_or_default(), body) {
             // Depths are far below what a float holds exactly.
             Ok(depth) => Ok((depth as f64 * self.factor).ceil().max(1.0) as u64),
@@ -186,7 +165,7 @@ impl Costing {
         let counted = matches!(flow, Flow::Continue | Flow::Respond(_));
         match self.most {
             Some(most) if counted && cost as f64 > most => {
-                refuse(cx, 403, &format!("Invalid graphql request: query cost {cost} exceeds max_cost {most}"))
+                refuse(cx, 403, &invalid(&format!("query cost {cost} exceeds max_cost {most}")))
             }
             _ => flow,
         }

@@ -3,7 +3,6 @@
 use aws_lc_rs::digest;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::json;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::{Value, Variable};
@@ -15,7 +14,9 @@ use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 use weir_wire::query::{self, Argument};
 
+use super::graphql::{document, invalid, refuse};
 use super::proxy_cache::{self, Caching, Metadata, Strategy};
+use crate::cache::directives::Directives;
 use crate::hex;
 
 /// The definition.
@@ -130,7 +131,7 @@ impl Plugin for Queries {
         }
         let key = self.key_of(cx);
         cx.set_response_field(&self.key, |out| out.extend_from_slice(&key));
-        self.caching.find(cx, key, false)
+        self.caching.find(cx, key, &Directives::default(), false)
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
@@ -182,49 +183,26 @@ impl Queries {
 
 /// True for a document of queries alone; the message of a refusal for what cannot be read.
 fn is_read(cx: &RequestCx<'_>) -> Result<bool, String> {
-    const INVALID: &str = "Invalid graphql request: ";
     let request = cx.request();
-    let text: Vec<u8> = if request.method() == Method::Get {
+    let text = if request.method() == Method::Get {
         let written = request.query().unwrap_or_default();
         if written.is_empty() {
-            return Err(format!("{INVALID}can't get graphql request body"));
+            return Err(invalid("can't get graphql request body"));
         }
         let mut decoded = Vec::new();
         query::decode(written, &mut decoded);
         match query::find(written, &decoded, b"query") {
-            Some(Argument::Value(text)) => text.to_vec(),
+            Some(Argument::Value(text)) => text.to_vec().into(),
             _ => return Err("invalid graphql request, args[query] is nil".to_owned()),
         }
     } else {
-        let body = cx.body().unwrap_or_default();
-        if body.is_empty() {
-            return Err(format!("{INVALID}can't get graphql request body"));
-        }
-        let kind = request.field_str("content-type").unwrap_or_default();
-        if kind.starts_with(b"application/json") {
-            let read: serde_json::Value =
-                serde_json::from_slice(body).map_err(|error| format!("invalid graphql request, {error}"))?;
-            match read["query"].as_str() {
-                Some(text) => text.as_bytes().to_vec(),
-                None => return Err("invalid graphql request, json body[query] is nil".to_owned()),
-            }
-        } else if kind.starts_with(b"application/graphql") {
-            body.to_vec()
-        } else {
-            let kind = String::from_utf8_lossy(kind);
-            return Err(format!("invalid graphql request, error content-type: {kind}"));
-        }
+        document(request.field_str("content-type").unwrap_or_default(), cx.body().unwrap_or_default())?.0
     };
     match graphql_depth(&text, None) {
         Depth::Levels(_) => Ok(!graphql_changes(&text)),
         // The upstream says what is wrong with it.
         Depth::Circle => Ok(false),
-        Depth::Unreadable => Err(format!("{INVALID}failed to parse graphql query")),
-        Depth::NoOperation => Err(format!("{INVALID}empty graphql query")),
+        Depth::Unreadable => Err(invalid("failed to parse graphql query")),
+        Depth::NoOperation => Err(invalid("empty graphql query")),
     }
-}
-
-fn refuse(cx: &mut RequestCx<'_>, status: u16, message: &str) -> Flow {
-    let body = json!({ "message": message }).to_string();
-    cx.reply(status).field("Content-Type", b"application/json").body(body.as_bytes()).done()
 }

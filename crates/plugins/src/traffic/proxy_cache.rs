@@ -436,8 +436,14 @@ impl Caching {
             }
             return self.pass(cx, b"MISS");
         }
-        let key = self.key_of(cx, method == b"POST");
-        self.find(cx, key, may_wait)
+        let posts = method == b"POST";
+        let request = cx.request();
+        let asked = Directives::read(request.head.fields.all(request.buffer.bytes(), &self.names.cache_control));
+        if self.says_so(self.bypass.as_deref(), cx) || self.obeys && (asked.no_store || asked.no_cache) {
+            return self.pass(cx, b"BYPASS");
+        }
+        let key = self.key_of(cx, posts);
+        self.find(cx, key, &asked, may_wait)
     }
 
     /// Makes the cache forget a key; false where there was nothing.
@@ -446,17 +452,12 @@ impl Caching {
     }
 
     /// Answers a request with what is kept under a key, or lets it pass to the upstream.
-    pub(super) fn find(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, may_wait: bool) -> Flow {
-        let request = cx.request();
-        let asked = Directives::read(request.head.fields.all(request.buffer.bytes(), &self.names.cache_control));
-        if self.says_so(self.bypass.as_deref(), cx) || self.obeys && (asked.no_store || asked.no_cache) {
-            return self.pass(cx, b"BYPASS");
-        }
+    pub(super) fn find(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, asked: &Directives, may_wait: bool) -> Flow {
         let request = cx.request();
         let is_head = request.method_bytes() == b"HEAD";
         let found = self.zone.find(&key, |names, out| values_of(request, names, out));
         let state = match &found {
-            Some(stored) => match self.state(stored, &asked, cx.now_ms()) {
+            Some(stored) => match self.state(stored, asked, cx.now_ms()) {
                 None => return self.answer(cx, stored),
                 Some(state) => state,
             },
