@@ -70,23 +70,29 @@ impl From<Failure> for String {
 }
 
 impl Producers {
-    /// Sends a message to the topic.
+    /// Sends a message to the topic. A broker that is told of as the leader and denies it is about to become it, as with a
+    /// topic that is new: it is looked for anew, for as long as one answer may take.
+    #[allow(clippy::disallowed_methods, reason = "on a thread that no request waits for")]
     pub(super) fn produce(&self, streams: &Streams, to: &Topic, message: &[u8]) -> Result<(), String> {
-        if let Some(mut leader) = self.take(to) {
+        let begin = Instant::now();
+        let mut known = self.take(to);
+        loop {
+            let is_new = known.is_none();
+            let mut leader = match known.take() {
+                Some(leader) => leader,
+                None => Leader::find(streams, to)?,
+            };
             match leader.send(to, message) {
                 Ok(()) => {
                     self.keep(to, leader);
                     return Ok(());
                 }
                 // Another one leads now.
-                Err(Failure::NoLeader(_)) => {}
+                Err(Failure::NoLeader(_)) if !is_new => {}
+                Err(Failure::NoLeader(_)) if begin.elapsed() < to.timeout => std::thread::sleep(PAUSE),
                 Err(failure) => return Err(failure.into()),
             }
         }
-        let mut leader = Leader::find(streams, to)?;
-        leader.send(to, message).map_err(String::from)?;
-        self.keep(to, leader);
-        Ok(())
     }
 
     #[allow(clippy::disallowed_methods, reason = "on a thread that no request waits for")]
