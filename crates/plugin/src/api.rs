@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use weir_config::Node;
+use weir_net::Network;
 use weir_wire::method::Method;
 
 use crate::{Invalid, Plugin};
@@ -20,12 +21,22 @@ pub trait Api: Debug + Send + Sync {
     /// The path of its requests, where no route gives it another.
     fn path(&self) -> &str;
 
-    /// Sets up whatever answers: its [`Plugin::access`], and its [`Plugin::request_io`] where that suspends. `metadata` is
-    /// the plugin's.
+    /// Sets up whatever answers: its [`Plugin::access`], and its [`Plugin::request_io`] where that suspends.
     ///
     /// # Errors
     /// Faults of the metadata.
-    fn open(&self, metadata: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid>;
+    fn open(&self, cx: &ApiCx<'_>) -> Result<Arc<dyn Plugin>, Invalid>;
+}
+
+/// The gateway around an API that is set up.
+#[derive(Debug)]
+pub struct ApiCx<'a> {
+    /// The `plugin_metadata` of the plugin that offers it, where there is one.
+    pub metadata: Option<&'a Node>,
+    /// That plugin's position in the registry, as in [`BuildCx::position`](crate::BuildCx).
+    pub position: u8,
+    /// Sockets, TLS and names for connections of its own.
+    pub network: &'a Arc<Network>,
 }
 
 /// The APIs of the gateway, set up for a configuration.

@@ -46,7 +46,7 @@ mod values;
 mod variables;
 mod view;
 
-pub use api::{Api, ApiSet, NoApis, OpenApi};
+pub use api::{Api, ApiCx, ApiSet, NoApis, OpenApi};
 pub use arguments::ArgumentNames;
 pub use buffers::{Held, NO_ROOM};
 pub use callout::{Callout, CalloutError, CalloutResponse, InnerConnection, Io};

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
+use weir_config::Settings;
 use weir_config::settings::{Endpoint, PluginNames};
-use weir_config::{Node, Settings};
-use weir_plugin::{Api, Flow, Invalid, Io, LocalFuture, Plugin, RequestCx};
+use weir_plugin::{Api, ApiCx, Flow, Invalid, Io, LocalFuture, Plugin, RequestCx};
 use weir_plugin::{Held, NO_ROOM};
 use weir_telemetry::metrics::Metrics;
 use weir_wire::method::Method;
 
+use crate::auth::wolf_rbac::api::WolfApi;
 use crate::requests::batch_requests::BatchApi;
 
 /// Does work on a thread that may block.
@@ -44,6 +45,7 @@ impl Apis {
     pub fn list(&self, settings: &Settings) -> Vec<Arc<dyn Api>> {
         let wanted = |name: &str| settings.plugins.iter().any(|known| known == PluginNames::ALL || known == name);
         let mut apis: Vec<Arc<dyn Api>> = vec![Arc::new(StatusApi(self.clone())), Arc::new(BatchApi)];
+        apis.extend(WolfApi::ALL.map(|api| Arc::new(api) as Arc<dyn Api>));
         // As in APISIX: whoever has a port of their own for metrics does not show them to clients.
         if settings.listen.metrics == Endpoint::Off {
             apis.push(Arc::new(MetricsApi { apis: self.clone(), path: settings.metrics.path.clone() }));
@@ -81,7 +83,7 @@ impl Api for StatusApi {
         "/apisix/status"
     }
 
-    fn open(&self, _: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid> {
+    fn open(&self, _: &ApiCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -121,7 +123,7 @@ impl Api for MetricsApi {
         &self.path
     }
 
-    fn open(&self, _: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid> {
+    fn open(&self, _: &ApiCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         Ok(Arc::new(self.clone()))
     }
 }

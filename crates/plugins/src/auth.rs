@@ -18,6 +18,7 @@ pub(crate) mod multi_auth;
 pub(crate) mod opa;
 pub(crate) mod openid_connect;
 pub(crate) mod service_conf;
+pub(crate) mod wolf_rbac;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};

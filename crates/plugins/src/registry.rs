@@ -17,6 +17,7 @@ use crate::auth::ldap_auth::LdapAuth;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
+use crate::auth::wolf_rbac::WolfRbac;
 use crate::external::{ExtPluginPostReq, ExtPluginPostResp, ExtPluginPreReq};
 use crate::functions::aws_lambda::AwsLambda;
 use crate::functions::azure_functions::AzureFunctions;
@@ -188,6 +189,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &UaRestriction,
         &UdpLogger,
         &UriBlocker,
+        &WolfRbac,
         &Workflow,
         &Zipkin,
     ]

@@ -148,6 +148,7 @@ mod upgrade;
 mod upstreams;
 mod usage;
 mod websocket;
+mod wolf;
 mod wording;
 mod workers;
 mod workspace;

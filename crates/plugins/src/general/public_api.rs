@@ -32,10 +32,11 @@ stands on the same route: authentication, `ip-restriction`, limits.
 |---|---|---|
 | `batch-requests` | `POST /apisix/batch-requests` | several requests in one |
 | `node-status` | `GET /apisix/status` | connections and requests in numbers |
+| `wolf-rbac` | `POST /apisix/plugin/wolf-rbac/login`, `PUT …/change_pwd`, `GET …/user_info` | login of wolf's users |
 | `prometheus` | `GET /apisix/prometheus/metrics`, or the setting `metrics.path` | metrics, where `listen.metrics` is `off` |
 
 An API is there unless the setting `plugins` leaves its plugin out. A path that is no API, and a method other than the \
-API's, are answered 404. The APIs of APISIX's `wolf-rbac` and `graphql-proxy-cache` are not there.";
+API's, are answered 404. The API of APISIX's `graphql-proxy-cache` is not there.";
     const EXAMPLE: &'static str = "\
 uri: /apisix/status
 ";

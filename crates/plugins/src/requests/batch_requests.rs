@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
-use weir_plugin::{Api, CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{Api, ApiCx, CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_plugin::{Held, NO_ROOM};
 use weir_wire::head::Content;
 use weir_wire::method::Method;
@@ -115,8 +115,8 @@ impl Api for BatchApi {
         "/apisix/batch-requests"
     }
 
-    fn open(&self, metadata: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let limits = metadata.map(|node| node.parse_into::<Metadata>()).transpose();
+    fn open(&self, cx: &ApiCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        let limits = cx.metadata.map(|node| node.parse_into::<Metadata>()).transpose();
         let limits = limits.map_err(|error| Invalid::coded("", *error.code))?.unwrap_or_default();
         Ok(Arc::new(Batching { limits }))
     }

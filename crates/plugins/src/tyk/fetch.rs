@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_net::{Network, Stream};
+use weir_net::Network;
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
-use crate::requests::batch_requests::connection::{Connection, Fault};
+use crate::fetch::Url;
 use crate::tyk::batch::{Item, MOST_ANSWERS, MOST_REQUESTS, canonical};
 
 /// Most bytes of an answer.
@@ -112,34 +112,10 @@ impl Fetch {
 
     async fn ask(&self, asked: &Asked) -> Result<Answered, String> {
         let url = format!("{}{}", asked.domain, asked.resource);
-        let (scheme, rest) = url.split_once("://").ok_or("expected a Domain such as http://example.com")?;
-        let is_tls = match scheme {
-            "http" => false,
-            "https" => true,
-            _ => return Err("expected a Domain with http or https".to_owned()),
-        };
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, target) = rest.split_at(end);
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-                (host, port.parse::<u16>().map_err(|_| "the port of the Domain is no number")?)
-            }
-            _ => (authority, if is_tls { 443 } else { 80 }),
-        };
-        let message = asked.message(authority, target)?;
+        let place = Url::parse(&url)?;
+        let message = asked.message(place.authority, place.target)?;
         let method = Method::parse(asked.method().as_bytes());
-        let setup = is_tls.then(|| self.network.tls(true)).transpose()?;
-        let bare = host.trim_matches(['[', ']']);
-        if bare.is_empty() || bare.contains(['/', '@']) {
-            return Err("expected a Domain with a host".to_owned());
-        }
-        let stream = Stream::connect(bare, port, setup.as_ref(), host, self.network.names()).await;
-        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-        let answer = Connection::new(Box::new(stream)).ask(&message, method, MOST_ANSWER).await;
-        let (answer, _) = answer.map_err(|fault| match fault {
-            Fault::NoRoom => "there is no room for the answer".to_owned(),
-            Fault::Broken(reason) => reason.to_owned(),
-        })?;
+        let answer = place.ask(&self.network, true, &message, method, MOST_ANSWER).await?;
         let mut headers = Map::new();
         for (name, value) in answer.fields {
             if let Value::Array(list) = headers.entry(canonical(&name)).or_insert_with(|| json!([])) {

@@ -9,7 +9,7 @@ use weir_config::{
 };
 use weir_net::Network;
 use weir_plugin::host::{Instance, Prepared};
-use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, Shared, StateRegistry};
+use weir_plugin::{Api, ApiCx, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, Shared, StateRegistry};
 use weir_script::{Before, Form, Hook, Script};
 
 use super::Definitions;
@@ -150,6 +150,10 @@ impl Builder<'_, '_> {
         }
     }
 
+    fn apis(&self) -> Apis<'_> {
+        Apis { apis: self.apis, definitions: self.definitions, metadata: self.metadata, network: self.network }
+    }
+
     /// The rules around an instance that is built.
     fn cx<'c>(
         &'c self,
@@ -186,7 +190,7 @@ impl Builder<'_, '_> {
             let code = Code::PluginRule { text: reason.into() };
             Diagnostic::error(origin.mark, format!("{}.script", origin.path), code)
         };
-        let (conf, apis) = (Node::new(Kind::Null), Apis { apis: self.apis, metadata: self.metadata });
+        let (conf, apis) = (Node::new(Kind::Null), self.apis());
         let (built, size) = self.ledger.measure(|| {
             let script =
                 Script::check("script", Form::Object, vec![(Hook::Load, vec![text.to_owned()])], String::new());
@@ -211,7 +215,7 @@ impl Builder<'_, '_> {
 
     /// Starts the work that plugins do by their metadata alone.
     pub(super) fn background(&self) -> Result<Vec<Shared>, Diagnostic> {
-        let (conf, apis) = (Node::new(Kind::Null), Apis { apis: self.apis, metadata: self.metadata });
+        let (conf, apis) = (Node::new(Kind::Null), self.apis());
         let mut all = Vec::new();
         for (position, definition) in self.definitions.iter().enumerate() {
             let name = definition.name();
@@ -273,7 +277,7 @@ impl Builder<'_, '_> {
                 layer.steps.push((kind, Some(step)));
                 continue;
             }
-            let apis = Apis { apis: self.apis, metadata: self.metadata };
+            let apis = self.apis();
             let metadata = metadata.map(|metadata| &metadata.conf);
             let cx = self.cx(name, place, kind, &conf.conf, metadata, &apis);
             weir_expr::spend(filter.map_or(0, |filter| filter.size())).map_err(|error| {
@@ -314,18 +318,27 @@ impl Builder<'_, '_> {
     }
 }
 
-/// APIs with the metadata that sets them up.
-#[derive(Debug)]
+/// The APIs of plugins, with what sets them up.
 struct Apis<'a> {
     apis: &'a [Arc<dyn Api>],
+    definitions: Definitions,
     metadata: &'a Items<PluginMetadata>,
+    network: &'a Arc<Network>,
+}
+
+impl std::fmt::Debug for Apis<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.apis).finish()
+    }
 }
 
 impl ApiSet for Apis<'_> {
     fn open(&self) -> Result<Vec<OpenApi>, Invalid> {
         let open = |api: &Arc<dyn Api>| {
             let metadata = self.metadata.get(api.plugin()).map(|metadata| &metadata.conf);
-            let plugin = api.open(metadata)?;
+            let position = self.definitions.iter().position(|definition| definition.name() == api.plugin());
+            let position = position.and_then(|position| u8::try_from(position).ok()).unwrap_or(u8::MAX);
+            let plugin = api.open(&ApiCx { metadata, position, network: self.network })?;
             Ok(OpenApi { method: api.method(), path: api.path().as_bytes().into(), plugin })
         };
         self.apis.iter().map(open).collect()

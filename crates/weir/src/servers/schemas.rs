@@ -8,7 +8,7 @@ use crate::source::rules::chosen_plugins;
 use crate::source::scripts::definitions;
 
 /// Plugins of APISIX that authenticate, of those that are not supported yet.
-const UNSUPPORTED_AUTH: [&str; 2] = ["ldap-auth-advanced", "wolf-rbac"];
+const UNSUPPORTED_AUTH: [&str; 1] = ["ldap-auth-advanced"];
 
 /// Plugins that authenticate by others, and so have no data of consumers of their own.
 const BY_OTHERS: [&str; 1] = ["multi-auth"];
