@@ -144,7 +144,7 @@ impl<'a> Peer<'a> {
             // Compiling, and serving what was compiled.
             | Code::TooLarge { .. } | Code::TooManyNodes { .. } | Code::TooManyEntries { .. }
             | Code::UnbuildablePlugin { .. } | Code::Certificate { .. } | Code::NameTaken { .. }
-            | Code::NoSelfSigned { .. } | Code::Unmatchable { .. } | Code::Answers503 { .. } | Code::CutOff
+            | Code::NoSelfSigned { .. } | Code::NoStaple { .. } | Code::Unmatchable { .. } | Code::Answers503 { .. } | Code::CutOff
             | Code::Store { .. } | Code::NotServed { .. } => Self::Ours,
         }
     }

@@ -223,6 +223,7 @@ codes! {
     Certificate { reason: String } => "{reason}";
     NameTaken { name: String } => "{name} stands in another item before; this one takes its place";
     NoSelfSigned { reason: String } => "no certificate can be made for trying TLS out: {reason}";
+    NoStaple { reason: String } => "no status of this certificate can be stapled: {reason}";
     Unmatchable { reason: String } => "{reason}";
     Answers503 { instead: String } => "its requests are answered 503, because it is left out{instead}";
     CutOff => "the file is only the beginning of the live one, so it is taken for incomplete";

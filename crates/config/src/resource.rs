@@ -39,7 +39,7 @@ pub use proto::Proto;
 pub use route::{Route, Status};
 pub use secret::{Manager, ManagerId, SecretManager};
 pub use service::Service;
-pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
+pub use ssl::{ClientVerification, OcspStapling, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use stream_route::StreamRoute;
 pub use upstream::{
     DiscoveryArgs, DiscoveryType, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout,

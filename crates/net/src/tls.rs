@@ -3,7 +3,9 @@
 pub mod authorities;
 pub mod client;
 pub mod issued;
+pub mod ocsp;
 pub mod pem;
+pub mod staple;
 pub mod stream;
 pub mod words;
 pub mod x509;

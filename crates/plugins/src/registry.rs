@@ -67,6 +67,7 @@ use crate::security::cors::Cors;
 use crate::security::csrf::Csrf;
 use crate::security::data_mask::DataMask;
 use crate::security::ip_restriction::IpRestriction;
+use crate::security::ocsp_stapling::OcspStapling;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
@@ -154,6 +155,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &MqttProxy,
         &MultiAuth,
         &NodeStatus,
+        &OcspStapling,
         &OasValidator,
         &Opa,
         &Openfunction,

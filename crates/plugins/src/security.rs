@@ -9,6 +9,7 @@ pub(crate) mod data_mask;
 mod host_set;
 pub(crate) mod ip_restriction;
 pub(crate) mod listed_certificates;
+pub(crate) mod ocsp_stapling;
 pub(crate) mod referer_restriction;
 pub(crate) mod ua_restriction;
 pub(crate) mod uri_blocker;

@@ -11,6 +11,7 @@ pub(crate) mod keeper;
 pub(crate) mod kong_tokens;
 pub(crate) mod log_file;
 pub(crate) mod names;
+pub(crate) mod ocsp;
 pub(crate) mod peaks;
 pub(crate) mod plan_counts;
 pub(crate) mod portal;

@@ -125,6 +125,7 @@ mod set_aside;
 mod signatures;
 mod splitting;
 mod standalone;
+mod stapling;
 mod store;
 mod streaming;
 mod streams;

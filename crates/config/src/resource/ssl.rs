@@ -52,6 +52,9 @@ resource! {
         /// effect beside `client`.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub ask_client: bool,
+        /// Staples what the OCSP responder of the certificate says to handshakes of clients that ask for it (RFC 6066 section 8).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ocsp_stapling: Option<OcspStapling>,
         /// State of the certificate: in use or not.
         #[serde(default)]
         pub status: Status,
@@ -92,6 +95,28 @@ pub struct ClientVerification {
 
 const fn one() -> u32 {
     1
+}
+
+/// Stapling of the answers of OCSP responders. The responder is the one that the certificate names; `cert` and `certs` need the
+/// certificate of the issuer after their own. Answers are asked for beside the handshakes, none of which waits: one without an
+/// answer goes on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OcspStapling {
+    /// Staples at all.
+    pub enabled: bool,
+    /// Staples answers as they come. Otherwise only those that say that the certificate is good, are of their time, and are signed
+    /// by the issuer or a responder that it has appointed.
+    pub skip_verify: bool,
+    /// Seconds after which the responder is asked again; earlier where the answer says that there is a newer one.
+    #[schemars(range(min = 60))]
+    pub cache_ttl: u64,
+}
+
+impl Default for OcspStapling {
+    fn default() -> Self {
+        Self { enabled: false, skip_verify: false, cache_ttl: 3600 }
+    }
 }
 
 /// A version of TLS.

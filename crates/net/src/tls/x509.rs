@@ -11,8 +11,8 @@ use x509_cert::der::Decode;
 use x509_cert::time::Validity;
 
 /// Tags of DER.
-const BIT_STRING: u8 = 0x03;
-const SEQUENCE: u8 = 0x30;
+pub(super) const BIT_STRING: u8 = 0x03;
+pub(super) const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
 /// Parts of a certificate (RFC 5280 section 4.1), as slices of it.
@@ -22,6 +22,7 @@ pub struct Certificate<'a> {
     signed: &'a [u8],
     has_version: bool,
     issuer: &'a [u8],
+    subject: &'a [u8],
     validity: &'a [u8],
     /// Complete SubjectPublicKeyInfo.
     key: &'a [u8],
@@ -55,9 +56,9 @@ impl<'a> Certificate<'a> {
         let _ = (element, inner.next_of(SEQUENCE)?);
         let issuer = inner.next_of(SEQUENCE)?.contents;
         let validity = inner.next_of(SEQUENCE)?.whole;
-        let _subject = inner.next_of(SEQUENCE)?;
+        let subject = inner.next_of(SEQUENCE)?.contents;
         let key = inner.next_of(SEQUENCE)?.whole;
-        Some(Self { signed: signed.whole, has_version, issuer, validity, key, algorithm, signature })
+        Some(Self { signed: signed.whole, has_version, issuer, subject, validity, key, algorithm, signature })
     }
 
     /// The times between which it holds, since 1970.
@@ -81,6 +82,23 @@ impl<'a> Certificate<'a> {
         self.key
     }
 
+    /// True if the issuer has signed this certificate.
+    pub(super) fn is_signed_by(&self, issuer: &Certificate<'_>, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+        self.issuer == issuer.subject && issuer.has_signed(self.signed, self.algorithm, self.signature, algorithms)
+    }
+
+    /// True if the key of this certificate has made the signature of `signed`.
+    pub(super) fn has_signed(
+        &self,
+        signed: &[u8],
+        algorithm: &[u8],
+        signature: &[u8],
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> bool {
+        let whole = Elements(self.key).next_of(SEQUENCE);
+        whole.is_some_and(|key| verify(key.contents, signed, algorithm, signature, algorithms))
+    }
+
     /// Verifies a certificate of version 1 as OpenSSL does: it was issued directly by one of the authorities, and is
     /// valid at the present time. Version 1 has no extensions to check.
     ///
@@ -101,12 +119,8 @@ impl<'a> Certificate<'a> {
             return Err(CertificateError::UnknownIssuer.into());
         }
         let good = |authority: &TrustAnchor<'_>| {
-            let Some((key_algorithm, key)) = key_of(authority.subject_public_key_info.as_ref()) else { return false };
-            algorithms.all.iter().any(|algorithm| {
-                algorithm.signature_alg_id().as_ref() == self.algorithm
-                    && algorithm.public_key_alg_id().as_ref() == key_algorithm
-                    && algorithm.verify_signature(key, self.signed, self.signature).is_ok()
-            })
+            let key = authority.subject_public_key_info.as_ref();
+            verify(key, self.signed, self.algorithm, self.signature, algorithms)
         };
         if !issuers.any(good) {
             return Err(CertificateError::BadSignature.into());
@@ -158,6 +172,22 @@ pub fn verify_tls13_signature(
     rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
 }
 
+/// True if the key, the contents of a SubjectPublicKeyInfo, has made this signature.
+fn verify(
+    key: &[u8],
+    signed: &[u8],
+    algorithm: &[u8],
+    signature: &[u8],
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> bool {
+    let Some((key_algorithm, key)) = key_of(key) else { return false };
+    algorithms.all.iter().any(|known| {
+        known.signature_alg_id().as_ref() == algorithm
+            && known.public_key_alg_id().as_ref() == key_algorithm
+            && known.verify_signature(key, signed, signature).is_ok()
+    })
+}
+
 /// Algorithm and bits of a SubjectPublicKeyInfo, from its contents.
 fn key_of(contents: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut parts = Elements(contents);
@@ -165,23 +195,23 @@ fn key_of(contents: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Bytes of a bit string; unused bits do not occur here.
-fn bits(element: Element<'_>) -> Option<&[u8]> {
+pub(super) fn bits(element: Element<'_>) -> Option<&[u8]> {
     element.contents.strip_prefix(&[0])
 }
 
 /// An element of DER.
 #[derive(Clone, Copy)]
-struct Element<'a> {
-    tag: u8,
-    whole: &'a [u8],
-    contents: &'a [u8],
+pub(super) struct Element<'a> {
+    pub(super) tag: u8,
+    pub(super) whole: &'a [u8],
+    pub(super) contents: &'a [u8],
 }
 
 /// Consecutive elements of DER.
-struct Elements<'a>(&'a [u8]);
+pub(super) struct Elements<'a>(pub(super) &'a [u8]);
 
 impl<'a> Elements<'a> {
-    fn next_of(&mut self, tag: u8) -> Option<Element<'a>> {
+    pub(super) fn next_of(&mut self, tag: u8) -> Option<Element<'a>> {
         self.next().filter(|element| element.tag == tag)
     }
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustls::RootCertStore;
 use rustls::server::ProducesTickets;
 use weir_config::{
-    CheckType, ClientVerification, Code, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status,
-    Upstream,
+    CheckType, ClientVerification, Code, Diagnostic, Model, OcspStapling, Scheme, Settings, Ssl, SslProtocol, SslType,
+    Status, Upstream,
 };
 use weir_net::tls::client::{self, Alpn, Setup, SetupKey};
 
@@ -45,6 +45,7 @@ struct HostKey {
     pairs: Vec<(String, String)>,
     client: Option<ClientVerification>,
     asks: bool,
+    stapling: Option<OcspStapling>,
     protocols: Vec<SslProtocol>,
 }
 
@@ -85,6 +86,14 @@ impl Certificates {
                 ssl.client.is_some().then(|| Arc::new(Host::left_out()))
             });
             let Some(host) = host else { continue };
+            for (field, reason) in host.unstapled() {
+                let path = format!("{}.{field}", ssl.origin.path);
+                faults.warnings.push(Diagnostic::warning(
+                    ssl.origin.mark,
+                    path,
+                    Code::NoStaple { reason: reason.clone() },
+                ));
+            }
             for name in ssl.names() {
                 if !hosts.insert(name.as_str(), &host) {
                     let (mark, path) = (ssl.origin.mark, ssl.origin.path.to_string());
@@ -107,6 +116,7 @@ impl Certificates {
             pairs: ssl.pairs().map(|(cert, key)| (cert.to_owned(), key.reveal().to_owned())).collect(),
             client: ssl.client.clone(),
             asks: ssl.ask_client,
+            stapling: ssl.ocsp_stapling.filter(|stapling| stapling.enabled),
             protocols: if ssl.ssl_protocols.is_empty() { &self.protocols } else { &ssl.ssl_protocols }.clone(),
         };
         if let Some(found) = kept.hosts.get(&key).and_then(Weak::upgrade) {

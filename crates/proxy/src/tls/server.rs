@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use regex::bytes::Regex;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -13,8 +14,9 @@ use rustls::{
     DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
     SupportedProtocolVersion, client::danger::HandshakeSignatureValid, version,
 };
-use weir_config::{ClientVerification, Ssl, SslProtocol};
+use weir_config::{ClientVerification, OcspStapling, Ssl, SslProtocol};
 use weir_expr::{RegexOptions, compile_regex};
+use weir_net::tls::staple::Staple;
 use weir_net::tls::x509::{self, Certificate};
 use weir_net::tls::{self, pem, words};
 use weir_wire::Reject;
@@ -63,6 +65,8 @@ pub(crate) struct Host {
     client: Option<Verified>,
     /// True if clients are asked for certificates that nobody has verified yet.
     asks: bool,
+    /// Certificates whose status cannot be stapled: fields relative to the item, and reasons.
+    unstapled: Vec<(String, String)>,
 }
 
 /// Client verification, and the paths exempt from it.
@@ -159,7 +163,7 @@ impl Hosts {
         let builder = ServerConfig::builder_with_provider(Arc::clone(tls::provider()))
             .with_protocol_versions(versions(&self.issued.protocols))
             .ok()?;
-        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![key])));
+        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Certified::Bare(key)])));
         Host::ready(config, self.issued.tickets.clone(), None).config(offer)
     }
 
@@ -241,19 +245,31 @@ impl Host {
         tickets: Option<Arc<dyn ProducesTickets>>,
     ) -> Result<Self, (String, String)> {
         let provider = tls::provider();
-        let mut keys = Vec::new();
+        let (mut keys, mut unstapled) = (Vec::new(), Vec::new());
+        let stapling = ssl.ocsp_stapling.filter(|stapling| stapling.enabled);
         for (at, (cert, key)) in ssl.pairs().enumerate() {
             let (certs, keys_field) = match at {
                 0 => ("cert".to_owned(), "key".to_owned()),
                 _ => (format!("certs[{}]", at - 1), format!("keys[{}]", at - 1)),
             };
-            keys.push(Arc::new(
-                pem::certified_key(cert, key.reveal(), provider)
-                    .map_err(|(is_key, reason)| (if is_key { keys_field } else { certs }, reason))?,
-            ));
+            let key = match pem::certified_key(cert, key.reveal(), provider) {
+                Ok(key) => Arc::new(key),
+                Err((is_key, reason)) => return Err((if is_key { keys_field } else { certs }, reason)),
+            };
+            let stapled = stapling.map(|OcspStapling { skip_verify, cache_ttl, .. }| {
+                Staple::follow(&key, skip_verify, Duration::from_secs(cache_ttl))
+            });
+            keys.push(match stapled {
+                Some(Ok(staple)) => Certified::Stapled(staple),
+                Some(Err(reason)) => {
+                    unstapled.push((certs, reason));
+                    Certified::Bare(key)
+                }
+                None => Certified::Bare(key),
+            });
         }
         // Signing with these takes a small part of the time that RSA takes.
-        keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
+        keys.sort_by_key(|key| key.key().key.algorithm() == SignatureAlgorithm::RSA);
         let versions = versions(protocols);
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
             .with_protocol_versions(versions)
@@ -272,7 +288,7 @@ impl Host {
             }
         };
         let made = Self::ready(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets, client);
-        Ok(Self { asks, ..made })
+        Ok(Self { asks, unstapled, ..made })
     }
 
     /// Stands for an item whose certificate is missing: its names go to no other item, and its requirements on clients
@@ -282,13 +298,13 @@ impl Host {
     /// The field, relative to the item, and what is wrong with it.
     pub(crate) fn withheld(ssl: &Ssl) -> Result<Self, (String, String)> {
         let client = ssl.client.as_ref().map(Verified::new).transpose()?;
-        Ok(Self { config: None, config_with_http2: None, client, asks: false })
+        Ok(Self { config: None, config_with_http2: None, client, asks: false, unstapled: Vec::new() })
     }
 
     /// Stands for an invalid item that verifies clients: no handshake for its names is accepted, and no request without TLS.
     pub(crate) fn left_out() -> Self {
         let client = Some(Verified { skipped: Box::default() });
-        Self { config: None, config_with_http2: None, client, asks: false }
+        Self { config: None, config_with_http2: None, client, asks: false, unstapled: Vec::new() }
     }
 
     /// A certificate made here, which no client trusts, for trying out TLS without one.
@@ -303,7 +319,8 @@ impl Host {
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
             .with_protocol_versions(versions(protocols))
             .map_err(|error| error.to_string())?;
-        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Arc::new(key)])));
+        let config =
+            builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Certified::Bare(Arc::new(key))])));
         Ok(Self::ready(config, tickets, None))
     }
 
@@ -311,7 +328,13 @@ impl Host {
         let config = finish(config, tickets);
         let mut with_http2 = config.clone();
         with_http2.alpn_protocols.insert(0, b"h2".to_vec());
-        Self { config: Some(Arc::new(config)), config_with_http2: Some(Arc::new(with_http2)), client, asks: false }
+        let (config, config_with_http2) = (Some(Arc::new(config)), Some(Arc::new(with_http2)));
+        Self { config, config_with_http2, client, asks: false, unstapled: Vec::new() }
+    }
+
+    /// Certificates whose status cannot be stapled: fields relative to the item, and reasons.
+    pub(crate) fn unstapled(&self) -> &[(String, String)] {
+        &self.unstapled
     }
 
     /// Configuration of a handshake; `None` while a certificate is not there: then none for its names is accepted.
@@ -353,12 +376,30 @@ fn versions(asked: &[SslProtocol]) -> &'static [&'static SupportedProtocolVersio
 
 /// Certificates with their keys, the preferred ones first.
 #[derive(Debug)]
-struct Keys(Vec<Arc<CertifiedKey>>);
+struct Keys(Vec<Certified>);
+
+/// A certificate with its key.
+#[derive(Debug)]
+enum Certified {
+    Bare(Arc<CertifiedKey>),
+    /// With the last answer about its status.
+    Stapled(Arc<Staple>),
+}
+
+impl Certified {
+    fn key(&self) -> Arc<CertifiedKey> {
+        match self {
+            Self::Bare(key) => Arc::clone(key),
+            Self::Stapled(staple) => staple.key(),
+        }
+    }
+}
 
 impl ResolvesServerCert for Keys {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        self.0.iter().find(fits).or(self.0.first()).cloned()
+        let fits = |key: &Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let keys = || self.0.iter().map(Certified::key);
+        keys().find(fits).or_else(|| keys().next())
     }
 }
 

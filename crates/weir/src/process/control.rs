@@ -39,7 +39,6 @@ use weir_telemetry::metrics::Metrics;
 use weir_usage::Usage;
 
 use crate::discovery;
-use crate::process::acme;
 use crate::process::drain::{self, Drain};
 use crate::process::error_log::ErrorLog;
 use crate::process::handover::{Files, Predecessor, SharedFiles};
@@ -55,6 +54,7 @@ use crate::process::systemd::{self, NotifyState};
 use crate::process::threescale::ThreescaleBackend;
 use crate::process::tyk;
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
+use crate::process::{acme, ocsp};
 use crate::servers::admin::AdminSetup;
 use crate::servers::control::{CONTROL, Control};
 use crate::servers::insight::{self, Insight};
@@ -367,6 +367,7 @@ impl Bound {
             };
             tasks.spawn(servers::status::run(Server::new(listener, pages), left.clone(), Arc::new(status)));
         }
+        tasks.spawn(ocsp::keep(settings.clone()));
         tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
         announce(&addresses);
 

@@ -66,6 +66,16 @@ impl Authority {
         self.signed("ca", kind, names, "")
     }
 
+    /// A certificate with further extensions, lines in openssl's form.
+    pub(crate) fn extended(&self, kind: Kind, names: &[&str], extensions: &str) -> Certificate {
+        self.signed("ca", kind, names, extensions)
+    }
+
+    /// The authority's own certificate and key.
+    pub(crate) fn own(&self) -> Certificate {
+        self.read("ca")
+    }
+
     /// A certificate followed by this number of intermediate certificates up to the authority.
     pub(crate) fn chained(&self, intermediates: usize, name: &str) -> Certificate {
         let mut issuer = "ca".to_owned();
