@@ -32,6 +32,12 @@ pub trait Io {
         done(Err(CalloutError::Failed("no callouts beside an exchange here")));
     }
 
+    /// The number of the upstream that the request goes to, as far as it is decided: the one that a plugin has chosen, or else
+    /// the route's. `None`: there is none yet, or the hook is none of a request.
+    fn upstream(&self) -> Option<u32> {
+        None
+    }
+
     /// Opens a connection of the gateway to itself, in memory, for a plugin that makes requests of a client's request. On it
     /// the plugin speaks HTTP/1.1, and is served as this client would be on a socket, with [`Client::inner`] set. `None`: this
     /// worker serves nobody.

@@ -1,6 +1,6 @@
 //! proxy-cache: what is kept, for whom and for how long.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -386,6 +386,117 @@ fn an_answer_that_is_too_old_stands_in_for_a_failure() {
     until_old(&gateway);
     origin.die();
     assert_eq!(of(&gateway), good("STALE"));
+}
+
+#[test]
+fn an_answer_that_is_too_old_is_given_while_a_newer_one_is_fetched() {
+    // The origin's next status, its further fields, and true while it keeps its answers back.
+    let (status, fields, holds) =
+        (Arc::new(AtomicUsize::new(200)), Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
+    let (switch, told, kept) = (Arc::clone(&status), Arc::clone(&fields), Arc::clone(&holds));
+    let count = AtomicUsize::new(0);
+    let origin = Origin::answering(move |_| {
+        let number = count.fetch_add(1, SeqCst) + 1;
+        wait_until("the answer to be let go", LIMIT, || Some(()).filter(|()| !kept.load(SeqCst)));
+        let (status, fields) = (switch.load(SeqCst), told.lock().expect("fields").clone());
+        Answer::keep(format!(
+            "HTTP/1.1 {status} S\r\nVary: Accept\r\nContent-Length: {}\r\n{fields}\r\n{number}",
+            number.to_string().len()
+        ))
+    });
+    let start = |conf: Value| Gateway::start(rules(&origin.node(), conf));
+    let asked = || origin.requests().len();
+    const FIELDS: &str = "Accept: text/a\r\nX-A: b\r\nIf-None-Match: \"x\"\r\nRange: bytes=0-1\r\n";
+    let of = |gateway: &Gateway| {
+        let (response, status) = ask(&mut gateway.client(), "GET", "/p?q=1", FIELDS);
+        (status, response.text())
+    };
+    let until_old = |gateway: &Gateway| {
+        assert_eq!(of(gateway).0, "MISS");
+        wait_until("an old answer", LIMIT, || Some(of(gateway)).filter(|(status, _)| status != "HIT"))
+    };
+    let gateway = start(json!({ "cache_ttl": 1, "stale_while_revalidate": 60 }));
+    let first = of(&gateway);
+    holds.store(true, SeqCst);
+    let stale = ("STALE".to_owned(), first.1);
+    wait_until("an old answer", LIMIT, || Some(of(&gateway)).filter(|found| *found == stale));
+    wait_until("the question", LIMIT, || Some(()).filter(|()| asked() == 2));
+    // Nobody waits, and nobody asks as well.
+    for method in ["GET", "HEAD", "GET"] {
+        assert_eq!(ask(&mut gateway.client(), method, "/p?q=1", FIELDS).1, "STALE", "{method}");
+    }
+    assert_eq!(asked(), 2);
+    let question = origin.last();
+    assert_eq!((question.method.as_str(), question.target.as_str()), ("GET", "/p?q=1"));
+    let told = ["host", "accept", "x-a", "x-forwarded-for", "x-real-ip", "x-forwarded-proto", "if-none-match", "range"];
+    let told = told.map(|name| question.fields.all(name).join(","));
+    assert_eq!(told, ["a.test", "text/a", "b", "127.0.0.1", "127.0.0.1", "http", "", ""]);
+    holds.store(false, SeqCst);
+    wait_until("the newer answer", LIMIT, || {
+        Some(of(&gateway)).filter(|found| *found == ("HIT".to_owned(), "2".to_owned()))
+    });
+    // One of another variant is another answer.
+    assert_eq!(ask(&mut gateway.client(), "GET", "/p?q=1", "Accept: text/b\r\n").1, "MISS");
+    // A failure changes nothing, and the question is asked again after a second.
+    status.store(503, SeqCst);
+    let before = asked();
+    wait_until("two questions", LIMIT, || {
+        let (status, _) = of(&gateway);
+        assert!(status == "HIT" || status == "STALE", "{status}");
+        Some(()).filter(|()| asked() == before + 2)
+    });
+    // An answer that may not be kept ends the old one.
+    status.store(200, SeqCst);
+    *fields.lock().expect("fields") = "Cache-Control: no-store\r\n".to_owned();
+    wait_until("the end of the old answer", LIMIT, || Some(()).filter(|()| of(&gateway).0 == "MISS"));
+    // With cache_control the word of the answer counts.
+    for (control, configured, expected) in [
+        ("max-age=1", 60, "STALE"),
+        ("max-age=1, stale-while-revalidate=60", 0, "STALE"),
+        ("max-age=1, stale-while-revalidate=0", 60, "EXPIRED"),
+        ("max-age=1, must-revalidate", 60, "EXPIRED"),
+        ("max-age=1", 0, "EXPIRED"),
+    ] {
+        *fields.lock().expect("fields") = format!("Cache-Control: {control}\r\n");
+        let gateway = start(json!({ "cache_control": true, "stale_while_revalidate": configured }));
+        assert_eq!(until_old(&gateway).0, expected, "{control} {configured}");
+    }
+    // A node that is away, and one whose answer is longer than that of a callout may be.
+    fields.lock().expect("fields").clear();
+    let gateway = start(json!({ "cache_ttl": 1, "stale_while_revalidate": 60 }));
+    assert_eq!(until_old(&gateway).0, "STALE");
+    origin.die();
+    wait_until("an old answer", LIMIT, || Some(of(&gateway)).filter(|(status, _)| status == "STALE"));
+    gateway.logged("an answer that is too old cannot be renewed");
+}
+
+#[test]
+fn answers_are_purged_by_their_tags() {
+    let origin = Origin::answering(|request| {
+        let tags = request.target.trim_start_matches('/').replace('/', ", ");
+        Answer::keep(format!("HTTP/1.1 200 S\r\nCache-Tag: {tags}\r\nCache-Tag: all\r\nContent-Length: 1\r\n\r\n1"))
+    });
+    let gateway = Gateway::start(rules(&origin.node(), json!({ "cache_tags": "Cache-Tag" })));
+    let mut client = gateway.client();
+    let paths = ["/shop/red", "/shop/blue", "/office/red"];
+    let mut of = |expected: [&str; 3]| {
+        for (path, expected) in paths.into_iter().zip(expected) {
+            assert_eq!(ask(&mut client, "GET", path, "").1, expected, "{path}");
+        }
+    };
+    let purge = |tags: &str| ask(&mut gateway.client(), "PURGE", "/", tags).0.status;
+    of(["MISS"; 3]);
+    assert_eq!(purge("Cache-Tag: green\r\n"), 404);
+    of(["HIT"; 3]);
+    assert_eq!(purge("Cache-Tag: blue office\r\n"), 200);
+    of(["HIT", "MISS", "MISS"]);
+    assert_eq!(purge("Cache-Tag: green\r\nCache-Tag: shop\r\n"), 200);
+    of(["MISS", "MISS", "HIT"]);
+    assert_eq!((purge("Cache-Tag: all\r\n"), purge("Cache-Tag: all\r\n")), (200, 404));
+    of(["MISS"; 3]);
+    // Without the field, the key of the request alone.
+    assert_eq!(ask(&mut gateway.client(), "PURGE", "/shop/red", "").0.status, 200);
+    of(["MISS", "HIT", "HIT"]);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Directives {
     pub(crate) min_fresh: Option<u64>,
     /// Seconds (RFC 5861 section 4).
     pub(crate) stale_if_error: Option<u64>,
+    /// Seconds (RFC 5861 section 3).
+    pub(crate) stale_while_revalidate: Option<u64>,
 }
 
 impl Directives {
@@ -63,6 +65,8 @@ impl Directives {
             self.min_fresh = self.min_fresh.or_else(seconds);
         } else if is("stale-if-error") {
             self.stale_if_error = self.stale_if_error.or_else(seconds);
+        } else if is("stale-while-revalidate") {
+            self.stale_while_revalidate = self.stale_while_revalidate.or_else(seconds);
         }
     }
 }
@@ -128,6 +132,7 @@ mod tests {
             ("private=\"a, no-store\", no-cache", Directives { private: true, no_cache: true, ..none }),
             ("NO-STORE,, public", Directives { no_store: true, public: true, ..none }),
             ("max-stale, min-fresh=1", Directives { max_stale: Some(u64::MAX), min_fresh: Some(1), ..none }),
+            ("stale-while-revalidate=8", Directives { stale_while_revalidate: Some(8), ..none }),
             ("stale-if-error=9", Directives { stale_if_error: Some(9), ..none }),
             ("max-stale=x", Directives { max_stale: Some(0), ..none }),
             ("only-if-cached, proxy-revalidate", Directives { only_if_cached: true, must_revalidate: true, ..none }),

@@ -9,9 +9,9 @@
 
 #![allow(clippy::disallowed_types, reason = "held for a lookup in a table, with nothing that waits")]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -20,6 +20,8 @@ use tokio::sync::Semaphore;
 const VARIANTS: usize = 64;
 /// Bytes that the tables take for each response, about.
 const OVERHEAD: usize = 256;
+/// Bytes that the tables take for each tag of a response, about.
+const TAG_OVERHEAD: usize = 128;
 
 /// Name and value of a field.
 type Field = (Box<[u8]>, Box<[u8]>);
@@ -39,15 +41,31 @@ pub(crate) struct Stored {
     pub(crate) lifetime_ms: u64,
     /// Milliseconds behind its lifetime for which the response may stand in for one that fails (RFC 5861 section 4).
     pub(crate) stale_if_error_ms: u64,
+    /// Milliseconds behind its lifetime for which the response may be given while a newer one is fetched (RFC 5861 section 3).
+    pub(crate) revalidate_ms: u64,
+    /// Milliseconds of the clock from which a newer one is fetched.
+    pub(crate) refresh_at_ms: AtomicU64,
+    /// Texts by which it is purged.
+    pub(crate) tags: Box<[Box<[u8]>]>,
     /// True since the last round of evictions.
     is_used: AtomicBool,
 }
 
 impl Stored {
     pub(crate) fn new(status: u16, at_ms: u64, age_ms: u64, lifetime_ms: u64) -> Self {
-        let (fields, body) = (Vec::new(), Box::default());
-        let is_used = AtomicBool::new(false);
-        Self { status, fields, body, at_ms, age_ms, lifetime_ms, stale_if_error_ms: 0, is_used }
+        Self {
+            status,
+            fields: Vec::new(),
+            body: Box::default(),
+            at_ms,
+            age_ms,
+            lifetime_ms,
+            stale_if_error_ms: 0,
+            revalidate_ms: 0,
+            refresh_at_ms: AtomicU64::new(0),
+            tags: Box::default(),
+            is_used: AtomicBool::new(false),
+        }
     }
 
     /// Milliseconds since the response was made (RFC 9111 section 4.2.3).
@@ -57,7 +75,9 @@ impl Stored {
 
     fn bytes(&self) -> usize {
         let fields: usize = self.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
-        OVERHEAD + fields + self.body.len()
+        // A tag stands here and in the index.
+        let tags: usize = self.tags.iter().map(|tag| 2 * tag.len() + TAG_OVERHEAD).sum();
+        OVERHEAD + fields + tags + self.body.len()
     }
 }
 
@@ -145,6 +165,8 @@ impl fmt::Debug for Collected {
 #[derive(Default)]
 struct Tables {
     pages: HashMap<Arc<[u8]>, Page>,
+    /// Keys of pages by the tags of their responses.
+    tagged: HashMap<Box<[u8]>, HashSet<Arc<[u8]>>>,
     /// Keys of stored responses with their serial numbers, those stored first in front. A response that is gone stays here
     /// until its turn.
     order: VecDeque<(Arc<[u8]>, u64)>,
@@ -235,13 +257,16 @@ impl Zone {
         };
         let page =
             tables.pages.entry(Arc::clone(&shared)).or_insert_with(|| Page { vary: vary.into(), variants: Vec::new() });
-        if page.variants.len() >= VARIANTS {
-            let oldest = page.variants.remove(0);
-            tables.bytes = tables.bytes.saturating_sub(cost(&shared, &oldest));
-        }
+        let oldest = (page.variants.len() >= VARIANTS).then(|| page.variants.remove(0));
         let serial = tables.next;
         tables.next += 1;
+        for tag in &stored.tags {
+            tables.tagged.entry(tag.clone()).or_default().insert(Arc::clone(&shared));
+        }
         page.variants.push(Variant { values: values.into(), serial, stored: Arc::new(stored) });
+        if let Some(oldest) = oldest {
+            tables.forget(key, &oldest);
+        }
         tables.bytes += bytes;
         tables.order.push_back((shared, serial));
     }
@@ -249,6 +274,18 @@ impl Zone {
     /// Forgets all responses of a key; tells whether there were any.
     pub(crate) fn purge(&self, key: &[u8]) -> bool {
         self.lock().remove_page(key)
+    }
+
+    /// Forgets all responses of keys with one of these tags; tells whether there were any.
+    pub(crate) fn purge_tags<'t>(&self, tags: impl Iterator<Item = &'t [u8]>) -> bool {
+        let mut tables = self.lock();
+        let mut has_purged = false;
+        for tag in tags {
+            for key in tables.tagged.remove(tag).into_iter().flatten() {
+                has_purged |= tables.remove_page(&key);
+            }
+        }
+        has_purged
     }
 
     /// Forgets all responses.
@@ -270,16 +307,32 @@ fn cost(key: &[u8], variant: &Variant) -> usize {
 impl Tables {
     fn remove_page(&mut self, key: &[u8]) -> bool {
         let Some(page) = self.pages.remove(key) else { return false };
-        let freed: usize = page.variants.iter().map(|variant| cost(key, variant)).sum();
-        self.bytes = self.bytes.saturating_sub(freed);
+        page.variants.iter().for_each(|variant| self.forget(key, variant));
         true
+    }
+
+    /// Takes a response that has left its page out of the index of tags and out of the count.
+    fn forget(&mut self, key: &[u8], gone: &Variant) {
+        self.bytes = self.bytes.saturating_sub(cost(key, gone));
+        for tag in &gone.stored.tags {
+            let others = self.pages.get(key).map_or(&[][..], |page| &page.variants);
+            if others.iter().any(|other| other.stored.tags.contains(tag)) {
+                continue;
+            }
+            if let Some(keys) = self.tagged.get_mut(tag) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.tagged.remove(tag);
+                }
+            }
+        }
     }
 
     fn remove_variant(&mut self, key: &[u8], values: &[u8]) {
         let Some(page) = self.pages.get_mut(key) else { return };
         if let Some(at) = page.variants.iter().position(|variant| *variant.values == *values) {
             let gone = page.variants.remove(at);
-            self.bytes = self.bytes.saturating_sub(cost(key, &gone));
+            self.forget(key, &gone);
         }
     }
 
@@ -302,10 +355,10 @@ impl Tables {
                 continue;
             }
             let gone = page.variants.remove(at);
-            self.bytes = self.bytes.saturating_sub(cost(&key, &gone));
             if page.variants.is_empty() {
                 self.pages.remove(&key);
             }
+            self.forget(&key, &gone);
         }
     }
 }
@@ -348,6 +401,43 @@ mod tests {
         assert_eq!((body(&zone, "k", "x"), body(&zone, "k", "99").as_deref()), (None, Some("many")));
         assert!(zone.purge(b"k") && !zone.purge(b"k"));
         assert_eq!((body(&zone, "k", "99"), zone.lock().bytes), (None, 0));
+    }
+
+    #[test]
+    fn tags_are_purged_and_forgotten_with_their_responses() {
+        let zone = Zone::new(20_000);
+        let store = |key: &str, value: &str, tags: &[&str]| {
+            let tags = tags.iter().map(|tag| tag.as_bytes().into()).collect();
+            let stored = Stored { tags, ..stored("text") };
+            zone.store(key.as_bytes(), vec!["accept".into()], value.as_bytes(), stored);
+        };
+        let purge = |tags: &[&str]| zone.purge_tags(tags.iter().map(|tag| tag.as_bytes()));
+        store("a", "1", &["shop", "red"]);
+        store("a", "2", &["shop"]);
+        store("b", "1", &["red"]);
+        store("c", "1", &[]);
+        assert!(!purge(&["blue"]) && purge(&["blue", "red"]) && !purge(&["shop"]), "both variants of a key go");
+        assert_eq!((body(&zone, "a", "2"), body(&zone, "b", "1")), (None, None));
+        assert_eq!(body(&zone, "c", "1").as_deref(), Some("text"));
+        // One that is stored anew without a tag has it no more.
+        store("a", "1", &["shop"]);
+        store("a", "1", &[]);
+        assert!(!purge(&["shop"]) && body(&zone, "a", "1").is_some());
+        // Nothing piles up where responses make room for others, or variants.
+        for number in 0..1000 {
+            store(&format!("key {}", number % 300), "1", &[&format!("tag {number}"), "all"]);
+            store("many", &number.to_string(), &[&format!("variant {number}")]);
+        }
+        let tables = zone.lock();
+        assert!(
+            tables.bytes <= 20_000 && tables.tagged.len() <= 2 * tables.pages.len() + 65,
+            "{}",
+            tables.tagged.len()
+        );
+        drop(tables);
+        assert!(purge(&["all"]) && zone.purge(b"many"));
+        let tables = zone.lock();
+        assert_eq!((tables.tagged.len(), tables.pages.keys().filter(|key| key.starts_with(b"key")).count()), (0, 0));
     }
 
     #[test]

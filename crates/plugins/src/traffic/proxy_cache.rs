@@ -1,6 +1,8 @@
 //! `proxy-cache`: answers of upstreams are kept, and given to further requests.
 
 mod content;
+mod keeping;
+mod refresh;
 mod stale;
 
 use std::collections::BTreeMap;
@@ -20,11 +22,15 @@ use weir_plugin::{
 use weir_wire::name::FieldName;
 
 use crate::cache::directives::{Directives, Parts};
-use crate::cache::freshness::Lifetime;
-use crate::cache::zone::{Collected, Fetching, Stored, Zone};
+use crate::cache::zone::{Fetching, Stored, Zone};
+use keeping::{Asked, Came, Keeping, PendingAnswer};
+use refresh::Refresh;
 
 /// Room of a zone for which `plugin_metadata` has no size: that of APISIX's `memory_cache`.
 const ZONE_BYTES: usize = 50 << 20;
+
+/// The beginning of keys of answers to `POST`.
+const OF_POST: &[u8] = b"POST\x01";
 
 /// The definition.
 #[derive(Debug)]
@@ -70,6 +76,16 @@ pub(crate) struct Conf {
     /// place, and `must-revalidate` forbids it. An extension.
     #[schemars(range(max = 31536000))]
     stale_if_error: u64,
+    /// Seconds for which an answer that is too old is given while a newer one is fetched beside it: no client waits for that. With
+    /// `cache_control` a `stale-while-revalidate` of the answer counts in its place, and `must-revalidate` forbids it. Answers
+    /// beyond `limits.callout_body` cannot be fetched so. An extension.
+    #[schemars(range(max = 31536000))]
+    stale_while_revalidate: u64,
+    /// Name of the field of answers with their tags, such as `Cache-Tag`: texts with commas or blanks between them, 64 for each
+    /// answer. A request with the method `PURGE` and this field makes the zone forget all answers with one of its tags. An
+    /// extension.
+    #[schemars(length(min = 1))]
+    cache_tags: Option<String>,
     /// Lets one request fetch an answer that is not kept, and others with the same key wait for it. An extension, as nginx's
     /// `proxy_cache_lock`.
     cache_lock: bool,
@@ -99,6 +115,8 @@ impl Default for Conf {
             no_cache: None,
             cache_ttl: 300,
             stale_if_error: 0,
+            stale_while_revalidate: 0,
+            cache_tags: None,
             cache_lock: false,
             cache_lock_timeout: 5,
             consumer_isolation: true,
@@ -154,8 +172,8 @@ impl Define for ProxyCache {
     const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "\
 Keeps answers of the upstream and gives them to further requests with the same key. The field `Apisix-Cache-Status` tells \
-what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request, or given in place of a failure by \
-`stale_if_error`) or `BYPASS`. An answer out of the cache \
+what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request, or given all the same by \
+`stale_if_error` or `stale_while_revalidate`) or `BYPASS`. An answer out of the cache \
 has an `Age`, and is a 304 where the client's `If-None-Match` names its `ETag`.
 
 Answers with `Cache-Control: private`, `no-store` or `no-cache`, with `Vary: *` or with `Set-Cookie` are not kept, and neither \
@@ -163,8 +181,13 @@ are those to requests with `Authorization` unless a consumer or the key tells ca
 shared (`public`, `s-maxage`, `must-revalidate`; RFC 9111 section 3.5). `Vary` keeps answers apart by the fields that it names, \
 64 for each key. Longer bodies than `max_resp_body_size` pass without being kept.
 
-A request with the method `PURGE` makes the cache forget its key: 200, or 404 where there was nothing. So does a request with a \
+A request with the method `PURGE` makes the cache forget its key, or with the field `cache_tags` what has one of its tags: 200, \
+or 404 where there was nothing. So does a request with a \
 method that changes something (`POST`, `PUT`, `PATCH`, `DELETE`) once the upstream has answered it below 400.
+
+With `stale_while_revalidate` the newer answer is asked for once for each key, by a request of the gateway's own: `GET` with the \
+fields of the client's request, to the upstream of the route or the one that a plugin before this has chosen. No other plugin \
+sees it, so that it is counted by no limit and written to no access log. One that fails is tried again after a second.
 
 A zone holds so many bytes (`plugin_metadata`); answers that nobody has asked for lately make room for others.
 
@@ -219,28 +242,40 @@ pub(super) fn caching(
     let key = cx.ok(compile_all("cache_key", &conf.cache_key))?;
     let bypass = cx.ok(conf.cache_bypass.as_ref().map(|texts| compile_all("cache_bypass", texts)).transpose())?;
     let no_cache = cx.ok(conf.no_cache.as_ref().map(|texts| compile_all("no_cache", texts)).transpose())?;
+    let tags = match &conf.cache_tags {
+        Some(name) => {
+            let name = FieldName::new(name).ok_or_else(|| Invalid::new("cache_tags", "expected the name of a field"));
+            Some(cx.ok(name)?)
+        }
+        None => None,
+    };
     Some(move |build: &BuildCx<'_>| {
         let metadata = build.metadata::<Metadata>()?;
         let bytes = metadata.zones.get(&conf.cache_zone).copied().unwrap_or(ZONE_BYTES);
         let place = format!("cache zone {} {bytes}", conf.cache_zone);
         Ok(Caching {
-            zone: build.states.get_or_create(&place, || Zone::new(bytes)),
+            keeping: Arc::new(Keeping {
+                zone: build.states.get_or_create(&place, || Zone::new(bytes)),
+                statuses: conf.cache_http_status.into(),
+                obeys: conf.cache_control,
+                unsaid_ms: None,
+                ttl_ms: conf.cache_ttl * 1000,
+                stale_if_error: conf.stale_if_error,
+                stale_while_revalidate: conf.stale_while_revalidate,
+                keeps_cookies: conf.cache_set_cookie,
+                longest: conf.max_resp_body_size,
+                tags,
+            }),
             key,
             names_caller,
             isolates: conf.consumer_isolation && !names_caller,
-            statuses: conf.cache_http_status.into(),
             methods: conf.cache_method.into(),
             hides: conf.hide_cache_headers,
-            obeys: conf.cache_control,
-            unsaid_ms: None,
             bypass,
             no_cache,
-            ttl_ms: conf.cache_ttl * 1000,
-            stale_if_error: conf.stale_if_error,
             lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
             waiting: PerRequest::new(),
-            keeps_cookies: conf.cache_set_cookie,
-            longest: conf.max_resp_body_size,
+            refreshing: PerRequest::new(),
             names: Names::default(),
             pending: PerRequest::new(),
         })
@@ -262,8 +297,6 @@ struct Names {
     age: FieldName,
     cache_control: FieldName,
     expires: FieldName,
-    set_cookie: FieldName,
-    vary: FieldName,
     authorization: FieldName,
     if_none_match: FieldName,
     /// Those that speak of one answer's content.
@@ -278,8 +311,6 @@ impl Default for Names {
             age: name("Age"),
             cache_control: name("Cache-Control"),
             expires: name("Expires"),
-            set_cookie: name("Set-Cookie"),
-            vary: name("Vary"),
             authorization: name("Authorization"),
             if_none_match: name("If-None-Match"),
             of_content: stale::OF_CONTENT.map(name),
@@ -290,30 +321,22 @@ impl Default for Names {
 /// An instance.
 #[derive(Debug)]
 pub(crate) struct Caching {
-    zone: Arc<Zone>,
+    keeping: Arc<Keeping>,
     key: Box<[Template]>,
     /// True if the key has something of the caller in it.
     names_caller: bool,
     /// True if the consumer's name is put ahead of the key.
     isolates: bool,
-    statuses: Box<[u16]>,
     methods: Box<[CacheMethod]>,
     hides: bool,
-    /// True if `Cache-Control` and `Expires` count.
-    obeys: bool,
-    /// Milliseconds for which an answer is kept where they count and say nothing; `None`: it is not kept.
-    unsaid_ms: Option<u64>,
     bypass: Option<Box<[Template]>>,
     no_cache: Option<Box<[Template]>>,
-    ttl_ms: u64,
-    /// Seconds.
-    stale_if_error: u64,
     /// Longest time that a request waits for the answer of another; `None`: each fetches its own.
     lock: Option<Duration>,
     /// The end of a fetch that a request waits for.
     waiting: PerRequest<Arc<Semaphore>>,
-    keeps_cookies: bool,
-    longest: usize,
+    /// A newer answer that is to be fetched.
+    refreshing: PerRequest<Refresh>,
     names: Names,
     pending: PerRequest<Pending>,
 }
@@ -331,15 +354,6 @@ struct Pending {
     answer: Option<PendingAnswer>,
 }
 
-/// An answer on its way.
-#[derive(Debug)]
-struct PendingAnswer {
-    stored: Stored,
-    vary: Vec<Box<str>>,
-    values: Vec<u8>,
-    body: Collected,
-}
-
 impl Plugin for Caching {
     fn phases(&self, declared: Phases) -> Phases {
         if self.lock.is_some() { declared } else { declared.without(Phases::LOG) }
@@ -349,8 +363,11 @@ impl Plugin for Caching {
         self.look(cx, self.lock.is_some())
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
+            if let Some(refresh) = self.refreshing.take(cx) {
+                return self.refresh(cx, io, refresh);
+            }
             if let (Some(waiting), Some(limit)) = (self.waiting.take(cx), self.lock) {
                 // A permit is never given: the semaphore is closed when the other has its answer, or has none.
                 let _ = weir_runtime::timeout(limit, waiting.acquire()).await;
@@ -377,7 +394,7 @@ impl Plugin for Caching {
         };
         if pending.changes {
             if is_upstreams && status < 400 {
-                self.zone.purge(&pending.key);
+                self.keeping.zone.purge(&pending.key);
             }
             return Flow::Continue;
         }
@@ -407,13 +424,13 @@ impl Plugin for Caching {
     fn body(&self, cx: &mut BodyCx<'_>, piece: &mut Vec<u8>, last: bool) -> Flow {
         let Some(pending) = self.pending.get_mut(cx) else { return Flow::Continue };
         let Some(answer) = &mut pending.answer else { return Flow::Continue };
-        if !answer.body.add(piece, self.longest) {
+        if !answer.body.add(piece, self.keeping.longest) {
             (pending.answer, pending.fetching) = (None, None);
             return Flow::Continue;
         }
         if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
             stored.body = body.take();
-            self.zone.store(&pending.key, vary, &values, stored);
+            self.keeping.zone.store(&pending.key, vary, &values, stored);
             pending.fetching = None;
         }
         Flow::Continue
@@ -425,8 +442,13 @@ impl Caching {
     fn look(&self, cx: &mut RequestCx<'_>, may_wait: bool) -> Flow {
         let method = cx.request().method_bytes();
         if method == b"PURGE" {
-            let has_purged = [false, true].map(|posts| self.zone.purge(&self.key_of(cx, posts)));
-            return cx.reply(if has_purged.contains(&true) { 200 } else { 404 }).done();
+            let request = cx.request();
+            let tagged = self.keeping.tags.as_ref().filter(|name| request.field(name).is_some());
+            let has_purged = match tagged {
+                Some(name) => self.keeping.zone.purge_tags(tags(request.head.fields.all(request.buffer.bytes(), name))),
+                None => [false, true].map(|posts| self.purge(&self.key_of(cx, posts))).contains(&true),
+            };
+            return cx.reply(if has_purged { 200 } else { 404 }).done();
         }
         if !self.methods.iter().any(|one| one.name() == method) {
             let changes = matches!(method, b"POST" | b"PUT" | b"PATCH" | b"DELETE");
@@ -439,7 +461,7 @@ impl Caching {
         let posts = method == b"POST";
         let request = cx.request();
         let asked = Directives::read(request.head.fields.all(request.buffer.bytes(), &self.names.cache_control));
-        if self.says_so(self.bypass.as_deref(), cx) || self.obeys && (asked.no_store || asked.no_cache) {
+        if self.says_so(self.bypass.as_deref(), cx) || self.keeping.obeys && (asked.no_store || asked.no_cache) {
             return self.pass(cx, b"BYPASS");
         }
         let key = self.key_of(cx, posts);
@@ -448,20 +470,24 @@ impl Caching {
 
     /// Makes the cache forget a key; false where there was nothing.
     pub(super) fn purge(&self, key: &[u8]) -> bool {
-        self.zone.purge(key)
+        self.keeping.zone.purge(key)
     }
 
     /// Answers a request with what is kept under a key, or lets it pass to the upstream.
     pub(super) fn find(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, asked: &Directives, may_wait: bool) -> Flow {
         let request = cx.request();
         let is_head = request.method_bytes() == b"HEAD";
-        let found = self.zone.find(&key, |names, out| values_of(request, names, out));
+        let found = self.keeping.zone.find(&key, |names, out| values_of(request, names, out));
         let state = match &found {
             Some(stored) => match self.state(stored, asked, cx.now_ms()) {
-                None => return self.answer(cx, stored),
+                None => return self.answer(cx, stored, b"HIT"),
+                Some(b"EXPIRED") if refresh::may_be_given(stored, cx.now_ms()) && !key.starts_with(OF_POST) => {
+                    let stored = Arc::clone(stored);
+                    return self.give_and_refresh(cx, key, stored);
+                }
                 Some(state) => state,
             },
-            None if self.obeys && asked.only_if_cached => {
+            None if self.keeping.obeys && asked.only_if_cached => {
                 cx.set_response_field(&self.names.status, |out| out.extend_from_slice(b"MISS"));
                 return cx.reply(504).done();
             }
@@ -470,7 +496,7 @@ impl Caching {
         if !is_head {
             let now_ms = cx.now_ms();
             let stale = found.filter(|stored| stale::may_stand_in(stored, now_ms));
-            let fetching = match self.lock.map(|_| self.zone.fetch(&key)) {
+            let fetching = match self.lock.map(|_| self.keeping.zone.fetch(&key)) {
                 Some(Err(waiting)) if may_wait => {
                     self.waiting.put(cx, waiting);
                     return Flow::Suspend;
@@ -487,7 +513,7 @@ impl Caching {
     fn key_of(&self, cx: &RequestCx<'_>, posts: bool) -> Vec<u8> {
         let mut key = Vec::with_capacity(128);
         if posts {
-            key.extend_from_slice(b"POST\x01");
+            key.extend_from_slice(OF_POST);
         }
         if self.isolates
             && let Some(Value::Bytes(name)) = cx.variable(&Variable::ConsumerName)
@@ -520,7 +546,7 @@ impl Caching {
     fn state(&self, stored: &Stored, asked: &Directives, now_ms: u64) -> Option<&'static [u8]> {
         let (age, lifetime) = (stored.age_ms(now_ms), stored.lifetime_ms);
         let is_fresh = age < lifetime;
-        if !self.obeys {
+        if !self.keeping.obeys {
             return (!is_fresh).then_some(b"EXPIRED");
         }
         let ms = |seconds: u64| seconds.saturating_mul(1000);
@@ -534,10 +560,10 @@ impl Caching {
         (!is_fresh && !may_be_stale).then_some(b"EXPIRED")
     }
 
-    fn answer(&self, cx: &mut RequestCx<'_>, stored: &Stored) -> Flow {
+    fn answer(&self, cx: &mut RequestCx<'_>, stored: &Stored, status: &'static [u8]) -> Flow {
         let is_known = cx.request().field(&self.names.if_none_match).is_some_and(|wanted| has_tag(wanted, stored));
         let age = stored.age_ms(cx.now_ms()) / 1000;
-        cx.set_response_field(&self.names.status, |out| out.extend_from_slice(b"HIT"));
+        cx.set_response_field(&self.names.status, |out| out.extend_from_slice(status));
         let mut reply = cx.reply(if is_known { 304 } else { stored.status });
         for (name, value) in &stored.fields {
             let name = String::from_utf8_lossy(name);
@@ -552,57 +578,30 @@ impl Caching {
         if is_known { reply.done() } else { reply.body(&stored.body).done() }
     }
 
+    /// True if the answer to a request is its caller's alone, unless it says that it may be shared.
+    fn is_callers(&self, cx: &impl HookCx) -> bool {
+        let is_apart = self.isolates && cx.view().consumer().is_some();
+        cx.view().request().field(&self.names.authorization).is_some() && !self.names_caller && !is_apart
+    }
+
     /// An answer of the upstream, without its body, where it may be kept.
     fn answer_to_keep(&self, cx: &ResponseCx<'_>) -> Option<PendingAnswer> {
         let response = cx.response();
-        let (fields, base) = (&response.head.fields, response.buffer.bytes());
-        if !self.statuses.contains(&cx.status()) || self.says_so(self.no_cache.as_deref(), cx) {
-            return None;
-        }
-        if response.content_length().is_some_and(|length| length > self.longest as u64) {
-            return None;
-        }
-        let directives = Directives::read(fields.all(base, &self.names.cache_control));
-        let has_cookie = fields.get(base, &self.names.set_cookie).is_some_and(|value| !value.is_empty());
-        if directives.private || directives.no_store || directives.no_cache || has_cookie && !self.keeps_cookies {
-            return None;
-        }
-        let request = cx.request();
-        let is_callers = request.field(&self.names.authorization).is_some() && !self.names_caller;
-        let is_apart = self.isolates && cx.view().consumer().is_some();
-        let may_be_shared = directives.public || directives.s_maxage.is_some() || directives.must_revalidate;
-        if is_callers && !is_apart && !may_be_shared {
-            return None;
-        }
-        let unix_seconds = cx.unix_ms() / 1000;
-        let lifetime_ms = if self.obeys {
-            let lifetime = Lifetime {
-                directives,
-                expires: fields.get(base, &self.names.expires),
-                date: response.field_str("Date"),
-            };
-            match lifetime.seconds(unix_seconds) {
-                Some(0) => return None,
-                Some(seconds) => seconds * 1000,
-                None => self.unsaid_ms?,
-            }
-        } else {
-            self.ttl_ms
+        let came = Came {
+            status: cx.status(),
+            fields: response.head.fields.iter(response.buffer.bytes()).collect(),
+            length: response.content_length(),
         };
-        let vary = vary(fields.all(base, &self.names.vary))?;
-        let mut values = Vec::new();
-        values_of(request, &vary, &mut values);
-        let age = fields.get(base, &self.names.age).and_then(|age| std::str::from_utf8(age).ok()?.parse::<u64>().ok());
-        // The age counts against the lifetime that the answer tells, and not against one of the configuration.
-        let age_ms = age.filter(|_| self.obeys).unwrap_or(0).saturating_mul(1000);
-        let mut stored = Stored::new(cx.status(), cx.view().now() / 1000, age_ms, lifetime_ms);
-        stored.stale_if_error_ms = self.stale_if_error_ms(&directives);
-        for (name, value) in fields.iter(base) {
-            if is_kept(name) {
-                stored.fields.push((name.into(), value.into()));
-            }
+        let asked = Asked {
+            is_callers: self.is_callers(cx),
+            values: &|names, out| values_of(cx.request(), names, out),
+            now_ms: cx.view().now() / 1000,
+            unix_ms: cx.unix_ms(),
+        };
+        if self.says_so(self.no_cache.as_deref(), cx) {
+            return None;
         }
-        Some(PendingAnswer { stored, vary, values, body: Collected::new(&self.zone) })
+        self.keeping.keep(&came, &asked)
     }
 
     fn hide(&self, cx: &mut ResponseCx<'_>) {
@@ -646,11 +645,26 @@ fn vary<'v>(values: impl Iterator<Item = &'v [u8]>) -> Option<Vec<Box<str>>> {
     Some(names)
 }
 
+/// Tags in the values of a field, with commas or blanks between them.
+fn tags<'v>(values: impl Iterator<Item = &'v [u8]>) -> impl Iterator<Item = &'v [u8]> {
+    let is_between = |byte: &u8| matches!(byte, b',' | b' ' | b'\t');
+    values.flat_map(move |value| value.split(is_between)).filter(|tag| !tag.is_empty())
+}
+
 /// Appends the values of fields of a request, each with its length behind it.
 fn values_of(request: &Request, names: &[Box<str>], out: &mut Vec<u8>) {
+    values_among(|| request.head.fields.iter(request.buffer.bytes()), names, out);
+}
+
+/// The same among these fields.
+fn values_among<'f, I: Iterator<Item = (&'f [u8], &'f [u8])>>(
+    fields: impl Fn() -> I,
+    names: &[Box<str>],
+    out: &mut Vec<u8>,
+) {
     for name in names {
         let begin = out.len();
-        for (found, value) in request.head.fields.iter(request.buffer.bytes()) {
+        for (found, value) in fields() {
             if found.eq_ignore_ascii_case(name.as_bytes()) {
                 out.extend_from_slice(value);
                 out.push(b'\n');

@@ -21,11 +21,18 @@ pub(super) struct WorkerIo<'w> {
     local: &'w Local,
     /// Its position in the registry.
     plugin: u8,
+    /// The upstream of the request, in a hook of a request.
+    upstream: Option<u32>,
 }
 
 impl<'w> WorkerIo<'w> {
     pub(super) fn new(worker: &'w Rc<Worker>, local: &'w Local, plugin: u8) -> Self {
-        Self { worker, local, plugin }
+        Self { worker, local, plugin, upstream: None }
+    }
+
+    /// The same for a hook of a request that goes to this upstream.
+    pub(super) fn with_upstream(self, upstream: Option<u32>) -> Self {
+        Self { upstream, ..self }
     }
 
     fn plugin_name(&self) -> &'static str {
@@ -58,9 +65,13 @@ impl Io for WorkerIo<'_> {
     fn start(&self, callout: Callout, done: Box<dyn FnOnce(Result<CalloutResponse, CalloutError>)>) {
         let (worker, local, plugin) = (Rc::clone(self.worker), self.local.share(), self.plugin);
         weir_runtime::spawn(async move {
-            let io = WorkerIo { worker: &worker, local: &local, plugin };
+            let io = WorkerIo::new(&worker, &local, plugin);
             done(io.callout(callout).await);
         });
+    }
+
+    fn upstream(&self) -> Option<u32> {
+        self.upstream
     }
 
     fn connect(&self, client: &Client) -> Option<Box<dyn InnerConnection>> {

@@ -12,7 +12,7 @@ use super::callout::WorkerIo;
 use super::response::Rest;
 use crate::chain::Step;
 use crate::downstream::Presence;
-use crate::phases::{Pause, Responses};
+use crate::phases::{self, Pause, Responses};
 use crate::snapshot::Local;
 
 /// A plugin has not come to an end within its time.
@@ -21,7 +21,8 @@ const WAITED_TOO_LONG: Failure = Failure { status: 504, side: Side::Gateway, rea
 impl<D: Presence> Runner<D> {
     /// Goes on with a plugin that has to wait in a request phase.
     pub(crate) async fn wait_for_request(&self, x: &mut Exchange, step: &Step, local: &Local) -> Result<Flow, Failure> {
-        let io = WorkerIo::new(&self.worker, local, step.kind);
+        let upstream = x.upstream.chosen.or_else(|| phases::route(x, &local.snapshot)?.upstream);
+        let io = WorkerIo::new(&self.worker, local, step.kind).with_upstream(upstream);
         let mut cx = host::request(x);
         let flow = self.wait(step, step.plugin.request_io(&mut cx, &io)).await;
         x.times.now = self.worker.clock.refresh();

@@ -1,9 +1,11 @@
 //! The cache of 3scale's policy `content_caching`, which follows what upstreams say.
 
+use std::sync::Arc;
+
 use weir_plugin::{BuildCx, Invalid};
 use weir_wire::name::FieldName;
 
-use super::{CacheMethod, Caching, Names, PerRequest, Zone, compile_all};
+use super::{CacheMethod, Caching, Keeping, Names, PerRequest, Zone, compile_all};
 
 /// Bytes of the answers of all services.
 const BYTES: usize = 64 << 20;
@@ -20,23 +22,28 @@ impl Caching {
     pub(crate) fn of_service(id: &str, status: FieldName, build: &BuildCx<'_>) -> Result<Self, Invalid> {
         let key = [id, "$scheme", "$host", "$request_uri"].map(str::to_owned);
         Ok(Self {
-            zone: build.states.get_or_create("3scale content cache", || Zone::new(BYTES)),
+            keeping: Arc::new(Keeping {
+                zone: build.states.get_or_create("3scale content cache", || Zone::new(BYTES)),
+                statuses: [200, 302].into(),
+                obeys: true,
+                unsaid_ms: Some(UNSAID_MS),
+                ttl_ms: 0,
+                stale_if_error: 0,
+                stale_while_revalidate: 0,
+                keeps_cookies: false,
+                longest: LONGEST,
+                tags: None,
+            }),
             key: compile_all("id", &key)?,
             names_caller: false,
             isolates: false,
-            statuses: [200, 302].into(),
             methods: [CacheMethod::Get, CacheMethod::Head].into(),
             hides: false,
-            obeys: true,
-            unsaid_ms: Some(UNSAID_MS),
             bypass: None,
             no_cache: None,
-            ttl_ms: 0,
-            stale_if_error: 0,
             lock: None,
             waiting: PerRequest::new(),
-            keeps_cookies: false,
-            longest: LONGEST,
+            refreshing: PerRequest::new(),
             names: Names { status, ..Names::default() },
             pending: PerRequest::new(),
         })

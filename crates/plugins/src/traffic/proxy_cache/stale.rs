@@ -3,7 +3,6 @@
 use weir_plugin::{HookCx, Origin, ResponseCx, Side};
 
 use super::Caching;
-use crate::cache::directives::Directives;
 use crate::cache::zone::Stored;
 
 /// Fields that speak of one answer's content.
@@ -40,16 +39,6 @@ pub(super) fn has_failed(cx: &ResponseCx<'_>) -> bool {
 }
 
 impl Caching {
-    /// Milliseconds behind its lifetime for which an answer with these directives may stand in.
-    pub(super) fn stale_if_error_ms(&self, directives: &Directives) -> u64 {
-        let seconds = match self.obeys {
-            true if directives.must_revalidate => 0,
-            true => directives.stale_if_error.unwrap_or(self.stale_if_error),
-            false => self.stale_if_error,
-        };
-        seconds.saturating_mul(1000)
-    }
-
     /// Puts an answer that is too old in the place of one that failed. Fields that plugins have added stay.
     pub(super) fn stand_in(&self, cx: &mut ResponseCx<'_>, stored: &Stored) {
         let age = stored.age_ms(cx.view().now() / 1000) / 1000;
