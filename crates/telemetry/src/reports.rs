@@ -66,6 +66,8 @@ pub enum Destination {
     Http(Post),
     /// Collectors of which each takes some of the batches, with POST.
     Endpoints(Endpoints),
+    /// A service of gRPC, of which a call takes each batch as its message: the path of the URI is that of the method.
+    Grpc(Post),
     /// A collector that wants a token, which is asked for first.
     Granted(Post, Grant),
     /// A collector whose requests are signed. Every answer of 2xx takes the batch.

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Connection, Gateway, LIMIT, Origin, RawClient, Refusing, Reload, repository, wait_until};
+use crate::harness::{
+    Authority, Connection, Gateway, Kind, LIMIT, Origin, Otlp, RawClient, Refusing, Reload, repository, wait_until,
+};
 use crate::reports::{await_reports, collector, rules};
 
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -336,4 +338,77 @@ fn skywalking_gets_a_segment_with_two_spans() {
     let gateway = Gateway::start(config(&json!({})));
     assert_eq!(gateway.get("/").status, 200);
     await_reports(&gateway, "skywalking", "dropped", 1);
+}
+
+#[test]
+fn a_collector_gets_spans_over_grpc() {
+    let (origin, authority, refusing) = (Origin::hello(), Authority::new(), Refusing::bind());
+    let certificate = authority.certificate(Kind::P256, &["localhost"]);
+    let trusted = json!({ "tls": { "trusted_certificate": authority.file().display().to_string() } });
+    let conf = json!({ "sampler": { "name": "always_on" } });
+    let with = |address: &str, size: usize| {
+        let collector = json!({ "address": address, "protocol": "grpc", "request_timeout": 5,
+                                "request_headers": { "X-Key": "a b" } });
+        let batches = json!({ "max_export_batch_size": size, "batch_timeout": 3600, "inactive_timeout": 3600 });
+        traced(&origin.node(), &conf, json!({ "collector": collector, "batch_span_processor": batches }))
+    };
+    let (mut sent, mut dropped) = (0, 0);
+    let plain = Otlp::start(None);
+    let gateway = Gateway::with(with(&format!("127.0.0.1:{}", plain.port), 1), &trusted);
+    let mut ask = |gateway: &Gateway, path: &str, takes: bool| {
+        send(&mut gateway.client(), path, "");
+        if takes {
+            sent += 1;
+            await_reports(gateway, "opentelemetry", "sent", sent);
+        } else {
+            dropped += 1;
+            await_reports(gateway, "opentelemetry", "dropped", dropped);
+        }
+    };
+    for path in ["/one", "/two"] {
+        ask(&gateway, path, true);
+    }
+    let calls = wait_until("two calls", LIMIT, || Some(plain.calls()).filter(|calls| calls.len() == 2));
+    for (call, path) in calls.iter().zip(["/one", "/two"]) {
+        assert_eq!(call["fields"]["x-key"], "a b");
+        let spans = call["request"]["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans");
+        assert!(spans.iter().any(|span| attributes(span)["http.target"] == path), "{call}");
+    }
+    assert_eq!(calls[0]["peer"], calls[1]["peer"], "one connection");
+    // A failure is told, and the next call is made anew.
+    plain.fail_with(Some("RESOURCE_EXHAUSTED no room: 100 %"));
+    ask(&gateway, "/full", false);
+    gateway.logged("status 8 of gRPC: no room: 100 %");
+    plain.fail_with(None);
+    ask(&gateway, "/three", true);
+    // Spans of many requests in one call, longer than what may be sent at once.
+    assert_eq!(gateway.reload(with(&format!("http://127.0.0.1:{}", plain.port), 400)), Reload::Applied);
+    let mut client = gateway.client();
+    (0..400).for_each(|number| send(&mut client, &format!("/{}{number}", "x".repeat(300)), ""));
+    await_reports(&gateway, "opentelemetry", "sent", 403);
+    // TLS, whose certificate is verified.
+    let secure = Otlp::start(Some(&certificate));
+    let ask = |address: &str, count: usize, outcome: &str| {
+        assert_eq!(gateway.reload(with(address, 1)), Reload::Applied);
+        send(&mut gateway.client(), "/secure", "");
+        await_reports(&gateway, "opentelemetry", outcome, count);
+    };
+    ask(&format!("https://localhost:{}", secure.port), 404, "sent");
+    ask(&format!("https://127.0.0.1:{}", secure.port), 2, "dropped");
+    // Nobody, and somebody who speaks something else.
+    ask(&refusing.node(), 3, "dropped");
+    gateway.logged("Connection refused");
+    let other = Origin::scripted(|connection: &mut Connection| {
+        connection.send("HTTP/1.1 400 Bad Request\r\n\r\n");
+        connection.await_close();
+    });
+    ask(&other.node(), 4, "dropped");
+    let silent = Origin::scripted(|connection: &mut Connection| connection.await_close());
+    ask(&silent.node(), 5, "dropped");
+    gateway.logged("no answer in time");
+    // A field that belongs to the calls.
+    let mut wrong = with("127.0.0.1:4317", 1);
+    wrong["plugin_metadata"][0]["collector"]["request_headers"] = json!({ "TE": "x" });
+    assert_eq!(gateway.reload(wrong), Reload::Rejected);
+    gateway.logged("collector.request_headers.TE: this field belongs to calls of gRPC");
 }

@@ -13,7 +13,7 @@ use weir_plugin::{
     CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, NodeAddress, PerRequest, Phases, Plugin, RequestCx,
     Service, ServiceOptions, Try, View, hostname,
 };
-use weir_telemetry::reports::{Channel, ChannelOptions, Check};
+use weir_telemetry::reports::{Channel, ChannelOptions, Check, Destination, Post};
 use weir_wire::name::{FieldName, Known};
 
 use super::collectors::{check_headers, endpoints};
@@ -71,8 +71,10 @@ enum TraceIdSource {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Collector {
-    /// `HOST:PORT`, or a URI with `http://` or `https://`. Spans go to `/v1/traces` there.
+    /// `HOST:PORT`, or a URI with `http://` or `https://`. Spans go to `/v1/traces` there, or to the service of `grpc`.
     address: String,
+    /// The form of OTLP: `http`, or `grpc`, for which collectors mostly have the port 4317. An extension.
+    protocol: Protocol,
     /// Seconds for a request.
     #[schemars(range(min = 1))]
     request_timeout: u64,
@@ -82,9 +84,32 @@ struct Collector {
 
 impl Default for Collector {
     fn default() -> Self {
-        Self { address: "127.0.0.1:4318".to_owned(), request_timeout: 3, request_headers: BTreeMap::new() }
+        Self {
+            address: "127.0.0.1:4318".to_owned(),
+            protocol: Protocol::Http,
+            request_timeout: 3,
+            request_headers: BTreeMap::new(),
+        }
     }
 }
+
+/// A form of OTLP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[allow(missing_docs, reason = "explained at the field")]
+enum Protocol {
+    #[default]
+    Http,
+    Grpc,
+}
+
+/// Fields of calls that are none of the configuration's.
+const OF_CALLS: [&str; 8] =
+    ["te", "content-type", "host", "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+
+/// The path of the method that takes spans.
+const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// Batches of spans.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -123,14 +148,14 @@ impl Define for Opentelemetry {
     const PRIORITY: i32 = 12009;
     const PHASES: Phases = Phases::REWRITE.and(Phases::LOG);
     const DOC: &'static str = "\
-Reports spans of exchanges to a collector of OpenTelemetry, over OTLP with HTTP and Protocol Buffers. A request continues the \
+Reports spans of exchanges to a collector of OpenTelemetry, over OTLP with Protocol Buffers, by HTTP or by gRPC. A request continues the \
 trace of its `traceparent` (W3C Trace Context) or begins one, and the upstream receives a `traceparent` in any case. The \
 spans of a request that is sampled are one for the whole exchange, with APISIX's attributes, and within it `apisix.request` \
 for the time until the first try at a node, `apisix.upstream` for each try, with the times of its connection and of the head \
 of the answer as events, and `apisix.response` for the rest.
 
-Spans are sent in batches, and no request waits for that. A collector that answers with anything but 2xx has not taken a \
-batch; it is not sent again.
+Spans are sent in batches, and no request waits for that. A collector that answers with anything but 2xx, or with a status of \
+gRPC other than 0, has not taken a batch; it is not sent again.
 
 `plugin_metadata` has the collector, the attributes of the gateway (`resource`) and the batches, for all places:
 
@@ -213,6 +238,7 @@ additional_header_prefix_attributes: ['x-shop-*']
 /// The collector and the resource, as the metadata says.
 struct Exporter {
     uri: String,
+    protocol: Protocol,
     fields: Vec<(String, String)>,
     resource: Vec<(String, Attribute)>,
 }
@@ -221,7 +247,11 @@ impl Exporter {
     fn new(metadata: &Metadata) -> Result<Self, Invalid> {
         let address = metadata.collector.address.trim_end_matches('/');
         let base = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
-        let uri = format!("{base}/v1/traces");
+        let protocol = metadata.collector.protocol;
+        let uri = match protocol {
+            Protocol::Http => format!("{base}/v1/traces"),
+            Protocol::Grpc => format!("{base}{EXPORT}"),
+        };
         Service::parse("collector", &uri, ServiceOptions::default())
             .map_err(|fault| Invalid { path: "collector.address".to_owned(), ..fault })?;
         let mut headers = BTreeMap::new();
@@ -229,7 +259,17 @@ impl Exporter {
             headers.insert(name.clone(), text_of("collector.request_headers", name, value)?);
         }
         check_headers("collector.request_headers", &headers)?;
-        let mut fields = vec![("Content-Type".to_owned(), "application/x-protobuf".to_owned())];
+        let mut fields = match protocol {
+            Protocol::Http => vec![("Content-Type".to_owned(), "application/x-protobuf".to_owned())],
+            Protocol::Grpc => {
+                let own = headers.keys().find(|name| OF_CALLS.iter().any(|own| own.eq_ignore_ascii_case(name)));
+                if let Some(name) = own {
+                    let place = format!("collector.request_headers.{name}");
+                    return Err(Invalid::new(place, "this field belongs to calls of gRPC, or to their connection"));
+                }
+                Vec::new()
+            }
+        };
         fields.extend(headers);
         let mut resource = Vec::new();
         for (name, value) in &metadata.resource {
@@ -243,7 +283,7 @@ impl Exporter {
         if !metadata.resource.contains_key("service.name") {
             resource.push(("service.name".to_owned(), Attribute::Text("APISIX".to_owned())));
         }
-        Ok(Self { uri, fields, resource })
+        Ok(Self { uri, protocol, fields, resource })
     }
 
     fn channel(mut self, metadata: &Metadata, hostname: &str, product: &str) -> ChannelOptions {
@@ -257,7 +297,10 @@ impl Exporter {
         ChannelOptions {
             plugin: Opentelemetry::NAME,
             name: "opentelemetry".to_owned(),
-            destination: endpoints(vec![self.uri], &self.fields, timeout, true, Check::Success),
+            destination: match self.protocol {
+                Protocol::Http => endpoints(vec![self.uri], &self.fields, timeout, true, Check::Success),
+                Protocol::Grpc => Destination::Grpc(Post { uri: self.uri, fields: self.fields, timeout, verify: true }),
+            },
             frame: otlp::frame(&self.resource, "weir", version),
             batch_records: batches.max_export_batch_size,
             batch_age: seconds(batches.batch_timeout),

@@ -260,6 +260,12 @@ pub trait Carrier: Send + Sync {
     /// Reason why the batch was not taken.
     fn post(&self, post: &Post, check: Check, batch: &[u8]) -> Result<u64, String>;
 
+    /// Makes a call of gRPC with a batch as its message.
+    ///
+    /// # Errors
+    /// Reason why the batch was not taken.
+    fn call(&self, post: &Post, batch: &[u8]) -> Result<(), String>;
+
     /// Sends a batch to a collector with a token, which is kept for as long as it is good.
     ///
     /// # Errors
@@ -397,6 +403,7 @@ impl Common {
                 let post = posts.get(turn % posts.len().max(1)).ok_or("no collector is configured")?;
                 self.carrier.post(post, *check, batch)
             }
+            Destination::Grpc(post) => self.carrier.call(post, batch).map(|()| 0),
             Destination::Granted(post, grant) => self.carrier.post_granted(post, grant, batch).map(|()| 0),
             Destination::Signed(post, account) => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -1,5 +1,6 @@
 //! Reports of plugins on their way to their destinations, on threads that may block.
 
+mod calls;
 mod documents;
 mod kafka;
 mod lists;
@@ -93,6 +94,11 @@ impl Carrier for Carriers {
             self.tokens.forget(grant);
         }
         if (200..300).contains(&status) { Ok(()) } else { Err(refusal(status, &answer)) }
+    }
+
+    fn call(&self, post: &Post, batch: &[u8]) -> Result<(), String> {
+        let tls = post.uri.starts_with("https:").then(|| self.streams.config(post.verify)).transpose()?;
+        calls::call(post, tls, batch)
     }
 
     fn stream(&self, to: &Tcp, batch: &[u8]) -> Result<(), String> {
