@@ -42,13 +42,21 @@ fn exchange<R>(look: impl FnOnce(&mut Lent<'_>) -> R) -> Result<R> {
 
 /// A field name that a script may use, with `-` for each `_`, as in OpenResty.
 fn name_of(text: &LuaString) -> Result<FieldName> {
-    let text = text.to_string_lossy().replace('_', "-");
+    let text = text.as_bytes();
+    let mut text = String::from_utf8_lossy(&text);
+    if text.contains('_') {
+        text = text.replace('_', "-").into();
+    }
     FieldName::new(&text).ok_or_else(|| Error::runtime(format!("expected the name of a field, found {text:?}")))
 }
 
 /// A field name that a script may change: what frames a message or belongs to a connection is the gateway's own.
 pub(crate) fn editable(text: &LuaString) -> Result<FieldName> {
-    let name = name_of(text)?;
+    may_edit(name_of(text)?)
+}
+
+/// The name, if a script may change the field.
+fn may_edit(name: FieldName) -> Result<FieldName> {
     if name.is_framing() || name.id() == Known::Host {
         let text = String::from_utf8_lossy(name.text()).into_owned();
         return Err(Error::runtime(format!("{text} is decided by the gateway")));
@@ -58,7 +66,7 @@ pub(crate) fn editable(text: &LuaString) -> Result<FieldName> {
 
 /// Spends an instruction for each byte that the exchange keeps, outside of the memory of the interpreter.
 fn keep(text: &LuaString) -> Result<()> {
-    call::spend(text.as_bytes().len() as u64)
+    call::spend_few(text.as_bytes().len() as u64)
 }
 
 /// The texts of a value for fields: one, or a list of them; numbers and booleans as Lua prints them. `None` for nil.

@@ -41,7 +41,7 @@ impl Function {
 
     fn load(&self, engine: &Engine) -> mlua::Result<mlua::Function> {
         let before = Call::new(Hook::Load).enter();
-        let loaded = engine.limit_memory().and_then(|()| {
+        let loaded = engine.limit_memory().and_then(|_bound| {
             let globals: Table = engine.entry("globals")?.call(())?;
             let chunk = engine.load(&self.0.name, &format!("return {}", self.0.text), globals)?;
             let chunk: mlua::Function = engine.entry("guarded")?.call(chunk)?;
@@ -63,11 +63,11 @@ impl Function {
             Some(known) => known,
             None => self.0.functions.put((engine.number, self.load(&engine)?)),
         };
-        engine.limit_memory()?;
         let before = Call::new(Hook::Load).enter();
         let holds = engine.lua.scope(|scope| {
             let read = scope.create_function(move |lua, name: LuaString| api::variable(lua, source, &name))?;
             let vars: Table = engine.entry("vars")?.call(read)?;
+            let _bound = engine.limit_memory()?;
             known.1.call::<bool>(vars)
         });
         before.enter();

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
-use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, Result, StdLib, Table, Thread};
+use mlua::{Error, FromLuaMulti, Function, HookTriggers, IntoLuaMulti, Lua, LuaOptions, Result, StdLib, Table, Thread};
 
 use crate::context::Number;
 use crate::options::options;
@@ -33,6 +33,8 @@ pub(crate) struct Engine {
     pub(crate) number: u64,
     /// Functions of the prelude for the gateway.
     entry: Table,
+    /// The one that makes a context.
+    new_context: Function,
     /// Coroutines that have ended.
     threads: RefCell<Vec<Thread>>,
     /// True when the interpreter is to be replaced by a new one.
@@ -76,7 +78,8 @@ impl Engine {
             chunk.call::<()>((raw.clone(), entry.clone()))?;
         }
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(call::STEP), |_, _| call::count())?;
-        let engine = Self { lua, number, entry, threads: RefCell::default(), is_worn: Cell::new(false) };
+        let new_context = entry.raw_get("context")?;
+        let engine = Self { lua, number, entry, new_context, threads: RefCell::default(), is_worn: Cell::new(false) };
         engine.lua.gc_collect()?;
         Ok(engine)
     }
@@ -93,11 +96,17 @@ impl Engine {
         chunk.set_environment(globals).into_function()
     }
 
-    /// Sets the bound of memory for a call that begins or goes on.
-    pub(crate) fn limit_memory(&self) -> Result<()> {
+    /// Sets the bound of memory for a call that begins or goes on, until the value is dropped. While there is a bound,
+    /// each step of mlua is guarded against it, which costs more than the step.
+    pub(crate) fn limit_memory(&self) -> Result<Bound<'_>> {
         let options = options();
         let bound = self.lua.used_memory().saturating_add(options.memory).min(options.state_memory);
-        self.lua.set_memory_limit(bound).map(|_| ())
+        Bound::set(&self.lua, bound)
+    }
+
+    /// A new table that scripts share on an exchange.
+    pub(crate) fn new_context(&self) -> Result<Table> {
+        self.new_context.call(())
     }
 
     /// A coroutine for this function.
@@ -130,6 +139,37 @@ impl Engine {
             self.is_worn.set(true);
         }
     }
+}
+
+/// A bound of memory, which gives way to the one before it when it is dropped.
+pub(crate) struct Bound<'a> {
+    lua: &'a Lua,
+    before: usize,
+}
+
+impl<'a> Bound<'a> {
+    fn set(lua: &'a Lua, bound: usize) -> Result<Self> {
+        Ok(Self { lua, before: lua.set_memory_limit(bound)? })
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        // One that could be set can be set again.
+        let _ = self.lua.set_memory_limit(self.before);
+    }
+}
+
+/// A function of the gateway's own whose results are bounded otherwise, by the size of a head: the interpreter is bounded
+/// again behind it.
+pub(crate) fn unbounded<A: FromLuaMulti, R: IntoLuaMulti>(
+    lua: &Lua,
+    work: impl Fn(&Lua, A) -> Result<R> + 'static,
+) -> Result<Function> {
+    lua.create_function(move |lua, arguments: A| {
+        let _bound = Bound::set(lua, 0)?;
+        work(lua, arguments)
+    })
 }
 
 /// The error at the bottom of one.

@@ -49,7 +49,7 @@ impl Expression {
     }
 
     fn load(&self, engine: &Engine) -> mlua::Result<mlua::Function> {
-        engine.limit_memory()?;
+        let _bound = engine.limit_memory()?;
         let globals: Table = engine.entry("globals")?.call(())?;
         let source = format!("local headers, query_params, uri_captures, shared = ...\nreturn ({}\n)", self.text);
         engine.load("template", &source, globals)
@@ -79,7 +79,7 @@ impl Expression {
         look: impl Fn(Lookup, &[u8]) -> Option<Vec<u8>>,
     ) -> mlua::Result<Option<Vec<u8>>> {
         let engine = Engine::here()?;
-        engine.limit_memory()?;
+        let _bound = engine.limit_memory()?;
         let known = self.functions.get().filter(|known| known.0 == engine.number);
         let known = match known {
             Some(known) => known,

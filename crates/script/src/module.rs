@@ -40,7 +40,7 @@ impl Module {
     }
 
     fn of(engine: &Engine, name: &str, source: &str) -> mlua::Result<Self> {
-        engine.limit_memory()?;
+        let _bound = engine.limit_memory()?;
         let globals: Table = engine.entry("globals")?.call(())?;
         let chunk: mlua::Function = engine.entry("guarded")?.call(engine.load(name, source, globals)?)?;
         let table = match chunk.call::<Value>(())? {

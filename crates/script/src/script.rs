@@ -202,7 +202,7 @@ impl Script {
             let chunks = engine.lua.create_table().map_err(|error| fault(0, error))?;
             for (at, text) in texts.iter().enumerate() {
                 let before = Call::new(Hook::Load).enter();
-                let chunk = engine.limit_memory().and_then(|()| {
+                let chunk = engine.limit_memory().and_then(|_bound| {
                     let globals: Table = engine.entry("globals")?.call(())?;
                     let chunk = engine.load(&self.name, text, globals)?;
                     let check = engine.entry("check")?;
@@ -258,7 +258,6 @@ impl Script {
             return self.resume(cx, waiting.running, ());
         }
         let begun = Engine::here().and_then(|engine| {
-            engine.limit_memory()?;
             let Some(function) = self.function(&engine, hook)? else { return Ok(None) };
             let context = context(&engine, cx)?;
             let thread = engine.thread(&function)?;
@@ -275,7 +274,7 @@ impl Script {
     fn resume(&self, cx: &mut RequestCx<'_>, running: Running, values: impl IntoLuaMulti) -> Flow {
         let Running { hook, engine, thread, call } = running;
         let before = call.enter();
-        let came = engine.limit_memory().and_then(|()| lend(cx, || thread.resume::<MultiValue>(values)));
+        let came = engine.limit_memory().and_then(|_bound| lend(cx, || thread.resume::<MultiValue>(values)));
         let call = before.enter();
         match came {
             Ok(values) if thread.is_resumable() => match wait::wish(&values) {
@@ -377,9 +376,9 @@ impl Script {
     /// A call that may not wait.
     fn call(&self, cx: &mut impl HookCxMut, call: Call) -> mlua::Result<Call> {
         let engine = Engine::here()?;
-        engine.limit_memory()?;
         let Some(function) = self.function(&engine, call.hook)? else { return Ok(call) };
         let context = context(&engine, cx)?;
+        let _bound = engine.limit_memory()?;
         let before = call.enter();
         let came = lend(cx, || function.call::<()>(context));
         let call = before.enter();
@@ -417,7 +416,7 @@ fn context(engine: &Engine, cx: &mut impl HookCxMut) -> mlua::Result<Table> {
     if let Some(context) = CONTEXT.get(cx).filter(|context| context.engine == engine.number) {
         return Ok(context.table.clone());
     }
-    let table: Table = engine.entry("context")?.call(())?;
+    let table = engine.new_context()?;
     CONTEXT.put(cx, Context { engine: engine.number, table: table.clone() });
     Ok(table)
 }

@@ -39,7 +39,7 @@ pub(crate) async fn fulfil(engine: &Engine, services: &Services, wish: &Table, i
             let callout = callout(services, wish)?;
             match io.callout(callout).await {
                 Ok(answer) => {
-                    engine.limit_memory()?;
+                    let _bound = engine.limit_memory()?;
                     let lua = &engine.lua;
                     let fields = lua.create_table()?;
                     for (name, value) in answer.fields() {

@@ -6,8 +6,9 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::query::Argument;
 
-use super::{editable, exchange, keep, name_of, texts};
+use super::{editable, exchange, keep, may_edit, name_of, texts};
 use crate::call;
+use crate::engine::unbounded;
 use crate::hook::Identity;
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
@@ -20,14 +21,14 @@ pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
 fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "header",
-        lua.create_function(|lua, name: LuaString| {
+        unbounded(lua, |lua, name: LuaString| {
             let Ok(name) = name_of(&name) else { return Ok(None) };
             exchange(|x| x.as_request().request().field(&name).map(|value| lua.create_string(value)).transpose())?
         })?,
     )?;
     raw.set(
         "headers",
-        lua.create_function(|lua, ()| {
+        unbounded(lua, |lua, ()| {
             exchange(|x| {
                 let cx = x.as_request();
                 let request = cx.request();
@@ -37,7 +38,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     )?;
     raw.set(
         "set_header",
-        lua.create_function(|lua, (name, value): (LuaString, Value)| {
+        unbounded(lua, |lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = name_of(&name)?;
             if name.id() == Known::Host {
@@ -47,7 +48,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
             if values.is_none() && name.is_framing() {
                 return Ok(());
             }
-            let name = editable(&lua.create_string(name.text())?)?;
+            let name = may_edit(name)?;
             exchange(|x| {
                 let mut cx = x.as_request();
                 let request = cx.request_mut();
@@ -62,7 +63,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     )?;
     raw.set(
         "add_header",
-        lua.create_function(|lua, (name, value): (LuaString, Value)| {
+        unbounded(lua, |lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = editable(&name)?;
             exchange(|x| {
@@ -108,7 +109,7 @@ fn set_host(host: Option<&LuaString>) -> Result<()> {
 fn target(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "args",
-        lua.create_function(|lua, ()| {
+        unbounded(lua, |lua, ()| {
             exchange(|x| {
                 let table = lua.create_table()?;
                 for (name, value) in x.as_request().request().arguments() {

@@ -4,8 +4,9 @@ use mlua::{Error, Lua, LuaString, Result, Table, Value};
 use weir_plugin::Origin;
 
 use super::request::all;
-use super::{editable, exchange, name_of, text_of, texts};
+use super::{editable, exchange, may_edit, name_of, text_of, texts};
 use crate::call;
+use crate::engine::unbounded;
 use crate::hook::Hook;
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
@@ -23,7 +24,7 @@ fn has_response() -> bool {
 fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "response_header",
-        lua.create_function(|lua, name: LuaString| {
+        unbounded(lua, |lua, name: LuaString| {
             let Ok(name) = name_of(&name) else { return Ok(None) };
             if !has_response() {
                 let name = format!("sent_http_{}", String::from_utf8_lossy(name.text()).replace('-', "_"));
@@ -40,7 +41,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     )?;
     raw.set(
         "response_headers",
-        lua.create_function(|lua, ()| {
+        unbounded(lua, |lua, ()| {
             exchange(|x| {
                 let cx = x.as_response();
                 let response = cx.response();
@@ -50,13 +51,13 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     )?;
     raw.set(
         "set_response_header",
-        lua.create_function(|lua, (name, value): (LuaString, Value)| {
+        unbounded(lua, |lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = name_of(&name)?;
             if values.is_none() && name.is_framing() {
                 return Ok(());
             }
-            let name = editable(&lua.create_string(name.text())?)?;
+            let name = may_edit(name)?;
             match call::hook() {
                 Hook::HeaderFilter => exchange(|x| {
                     let mut cx = x.as_response();
@@ -84,7 +85,7 @@ fn fields(lua: &Lua, raw: &Table) -> Result<()> {
     )?;
     raw.set(
         "add_response_header",
-        lua.create_function(|lua, (name, value): (LuaString, Value)| {
+        unbounded(lua, |lua, (name, value): (LuaString, Value)| {
             let values = texts(lua, value)?;
             let name = editable(&name)?;
             match call::hook() {

@@ -7,10 +7,11 @@ use weir_plugin::HookCx;
 
 use crate::call;
 use crate::context::lent_context;
+use crate::engine::unbounded;
 use crate::options::options;
 
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
-    raw.set("context", lua.create_function(|lua, ()| lent_context(lua))?)?;
+    raw.set("context", unbounded(lua, |lua, ()| lent_context(lua))?)?;
     raw.set("phase", lua.create_function(|_, ()| Ok(call::hook().name()))?)?;
     raw.set("may_wait", lua.create_function(|_, ()| Ok(call::hook().may_wait()))?)?;
     raw.set("is_ending", lua.create_function(|_, ()| Ok(call::is_ending()))?)?;

@@ -8,6 +8,7 @@ use mlua::{Lua, LuaString, Result, Table, Value};
 use weir_expr::{Source, Variable};
 
 use super::exchange;
+use crate::engine::unbounded;
 
 /// Most names that are kept compiled.
 const MOST_NAMES: usize = 1024;
@@ -56,7 +57,7 @@ fn value(lua: &Lua, source: &dyn Source, variable: &Variable) -> Result<Value> {
 pub(super) fn add(lua: &Lua, raw: &Table) -> Result<()> {
     raw.set(
         "var",
-        lua.create_function(|lua, name: LuaString| {
+        unbounded(lua, |lua, name: LuaString| {
             let Some(variable) = named(&name.as_bytes()) else { return Ok(Value::Nil) };
             exchange(|exchange| value(lua, exchange.as_request().source(), &variable))?
         })?,
