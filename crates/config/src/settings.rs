@@ -14,6 +14,7 @@ mod file_mode;
 mod http2;
 mod kong;
 mod listener;
+mod log_rotation;
 mod names;
 mod observing;
 mod overlay;
@@ -48,6 +49,7 @@ pub use file_mode::FileMode;
 pub use http2::Http2;
 pub use kong::{Kong, KongHeader, KongUpstreamHeader};
 pub use listener::Listener;
+pub use log_rotation::LogRotation;
 pub use names::PluginNames;
 pub use observing::{AccessLog, ErrorLog, Metrics, Reports, StreamAccessLog};
 pub use overlay::{Leaf, SettingsSource, leaves};
@@ -113,6 +115,8 @@ pub struct Settings {
     pub ext_plugin: ExtPlugin,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
+    /// Rotation of the files of these logs.
+    pub log_rotation: LogRotation,
     /// Prometheus metrics, served at `listen.metrics`.
     pub metrics: Metrics,
     /// X-APISIX-Upstream-Status in every proxied response if true, not only in those with a 5xx status from the

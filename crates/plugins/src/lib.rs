@@ -11,7 +11,7 @@
 //! | `functions` | `aws-lambda`, `azure-functions`, `openfunction`, `openwhisk` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
 //! | `scripts` | `exit-transformer`, `serverless-post-function`, `serverless-pre-function` |
-//! | `observe` | `datadog`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `skywalking`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `error-log-logger`, `file-logger`, `google-cloud-logging`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
+//! | `observe` | `datadog`, `log-rotate`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `skywalking`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `error-log-logger`, `file-logger`, `google-cloud-logging`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.

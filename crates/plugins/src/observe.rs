@@ -15,6 +15,7 @@ pub(crate) mod http_logger;
 pub(crate) mod json;
 pub(crate) mod kafka_logger;
 pub(crate) mod lago;
+pub(crate) mod log_rotate;
 mod logging;
 pub(crate) mod loggly;
 pub(crate) mod loki_logger;

@@ -37,6 +37,7 @@ use crate::observe::google_cloud_logging::GoogleCloudLogging;
 use crate::observe::http_logger::HttpLogger;
 use crate::observe::kafka_logger::KafkaLogger;
 use crate::observe::lago::Lago;
+use crate::observe::log_rotate::LogRotate;
 use crate::observe::loggly::Loggly;
 use crate::observe::loki_logger::LokiLogger;
 use crate::observe::node_status::NodeStatus;
@@ -154,6 +155,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Mocking,
         &MqttProxy,
         &MultiAuth,
+        &LogRotate,
         &NodeStatus,
         &OcspStapling,
         &OasValidator,

@@ -10,6 +10,7 @@ pub(crate) mod inherited;
 pub(crate) mod keeper;
 pub(crate) mod kong_tokens;
 pub(crate) mod log_file;
+pub(crate) mod log_rotation;
 pub(crate) mod names;
 pub(crate) mod ocsp;
 pub(crate) mod peaks;

@@ -88,6 +88,7 @@ mod limiters;
 mod limits;
 mod listeners;
 mod listings;
+mod log_rotation;
 mod loggers;
 mod logins;
 mod management;

@@ -54,7 +54,7 @@ use crate::process::systemd::{self, NotifyState};
 use crate::process::threescale::ThreescaleBackend;
 use crate::process::tyk;
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
-use crate::process::{acme, ocsp};
+use crate::process::{acme, log_rotation, ocsp};
 use crate::servers::admin::AdminSetup;
 use crate::servers::control::{CONTROL, Control};
 use crate::servers::insight::{self, Insight};
@@ -368,6 +368,7 @@ impl Bound {
             tasks.spawn(servers::status::run(Server::new(listener, pages), left.clone(), Arc::new(status)));
         }
         tasks.spawn(ocsp::keep(settings.clone()));
+        tasks.spawn(log_rotation::keep(settings.clone(), access_logs.clone(), Arc::clone(&error_log)));
         tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
         announce(&addresses);
 

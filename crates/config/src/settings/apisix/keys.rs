@@ -4,7 +4,7 @@ use super::listeners::{http_listeners, http2, https_listeners, listeners, stream
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, clusters, config_provider, connections, control, dev_mode, error_log,
     log_escape, log_level, lua_path, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from,
-    real_ip_header, registry, same, shared_config_provider, status, time,
+    real_ip_header, registry, same, shared_config_provider, size_or_none, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -169,7 +169,11 @@ pub const KEYS: &[ConfigKey] = &[
     sets("wasm.memory", &["wasm.memory"], same, "not one of APISIX's"),
     nothing("xrpc", "protocols above TCP are not spoken"),
 
-    nothing("plugin_attr.log-rotate", "logs are rotated by logrotate or systemd: SIGUSR1 opens them anew"),
+    sets("plugin_attr.log-rotate.interval", &["log_rotation.interval"], same, "seconds. The rotation is on where `plugins` has `log-rotate`"),
+    is("plugin_attr.log-rotate.max_kept", &["log_rotation.max_kept"]),
+    sets("plugin_attr.log-rotate.max_size", &["log_rotation.max_size"], size_or_none, "bytes; below 1 there is no such limit"),
+    is("plugin_attr.log-rotate.enable_compression", &["log_rotation.compress"]),
+    nothing("plugin_attr.log-rotate.timeout", "compressing takes its time, beside everything else"),
     nothing("plugin_attr.skywalking", "server, names and interval stand in the `plugin_metadata` of the plugin"),
     nothing("plugin_attr.opentelemetry", "collector, resource and batches stand in the `plugin_metadata` of the plugin, as in newer versions of APISIX"),
     is("plugin_attr.prometheus.export_uri", &["metrics.path"]),

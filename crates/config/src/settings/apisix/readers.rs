@@ -20,6 +20,14 @@ pub(super) fn same(to: &mut Translation<'_>, entry: &Entry<'_>) {
     }
 }
 
+/// A number of bytes, where one below 1 stands for none.
+pub(super) fn size_or_none(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match plain(entry.value).as_deref().map(str::parse::<i64>) {
+        Some(Ok(bytes)) => set_all(to, entry, &Kind::Int(bytes.max(0))),
+        _ => to.error(entry, "a number of bytes"),
+    }
+}
+
 /// A list, or the only element of it.
 pub(super) fn one_or_several(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let value = match &entry.value.kind {
