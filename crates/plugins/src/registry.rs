@@ -14,6 +14,7 @@ use crate::auth::jwe_decrypt::JweDecrypt;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::auth::ldap_auth::LdapAuth;
+use crate::auth::ldap_auth_advanced::LdapAuthAdvanced;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
@@ -145,6 +146,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &KeyAuth,
         &Lago,
         &LdapAuth,
+        &LdapAuthAdvanced,
         &LimitConn,
         &GraphqlLimitCount,
         &GraphqlProxyCache,

@@ -33,7 +33,7 @@ fn read(path: &PathBuf) -> String {
     text
 }
 
-fn start(rotation: Value) -> (Origin, Gateway) {
+fn start(rotation: &Value) -> (Origin, Gateway) {
     let origin = Origin::hello();
     let settings = json!({
         "access_log": { "path": "FOLDER/access.log", "format": "$request_uri" },
@@ -45,7 +45,7 @@ fn start(rotation: Value) -> (Origin, Gateway) {
 
 #[test]
 fn files_are_moved_at_their_time_and_no_line_is_lost() {
-    let (_origin, gateway) = start(json!({ "enabled": true, "interval": "1s", "compress": true }));
+    let (_origin, gateway) = start(&json!({ "enabled": true, "interval": "1s", "compress": true }));
     let mut client = gateway.client();
     let mut sent = 0;
     wait_until("three files", LIMIT, || {
@@ -72,7 +72,7 @@ fn files_are_moved_at_their_time_and_no_line_is_lost() {
 
 #[test]
 fn the_oldest_files_are_removed() {
-    let (_origin, gateway) = start(json!({ "enabled": true, "interval": "1s", "max_kept": 1 }));
+    let (_origin, gateway) = start(&json!({ "enabled": true, "interval": "1s", "max_kept": 1 }));
     let mut client = gateway.client();
     let mut seen = Vec::new();
     wait_until("three files, one after the other", LIMIT, || {

@@ -46,6 +46,7 @@ const FIELDS: &[&str] = &[
     "s3cret-token-of-openwhisk",
     "s3cret-in-a-field-for-a-spec",
     "s3cret-of-tencent",
+    "s3cret-of-a-directory",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -109,6 +110,7 @@ impl Secrets {
                                             "sasl_config": { "user": "u", "password": FIELDS[19] } }], "kafka_topic": "t" },
             "authz-casdoor": { "endpoint_addr": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[20],
                                "callback_url": "http://a.test/back" },
+            "ldap-auth-advanced": { "ldap_uri": "127.0.0.1:1", "base_dn": "dc=a", "bind_dn": "cn=a", "ldap_password": FIELDS[32] },
             "cas-auth": { "idp_uri": "http://127.0.0.1:1", "cas_callback_uri": "http://a.test/back", "logout_uri": "/out",
                           "cookie": { "secret": FIELDS[21] } },
             "aws-lambda": { "function_uri": "http://127.0.0.1:1", "authorization": { "apikey": FIELDS[24],

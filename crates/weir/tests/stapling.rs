@@ -137,7 +137,8 @@ fn an_answer_that_cannot_be_believed_is_not_stapled() {
 #[test]
 fn a_responder_that_is_away_or_no_responder_is_asked_again() {
     let authority = Authority::new();
-    let cases: [(fn() -> Answer, &str); 3] = [
+    type Answering = fn() -> Answer;
+    let cases: [(Answering, &str); 3] = [
         (|| Answer::status(500, "no"), "the responder answers with the status 500"),
         (|| Answer::ok("<html>"), "the answer is none of OCSP's"),
         (|| Answer::ok(&"a".repeat(100_000)), "the response body is larger than"),

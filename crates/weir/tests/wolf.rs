@@ -44,7 +44,7 @@ fn wolf() -> Origin {
     })
 }
 
-fn rules(origin: &Origin, consumer: Value) -> Value {
+fn rules(origin: &Origin, consumer: &Value) -> Value {
     json!({
         "routes": [
             { "id": "r", "uri": "/*", "upstream_id": "o", "plugins": { "wolf-rbac": { "appid": "other", "server": "http://127.0.0.1:1",
@@ -72,7 +72,7 @@ fn send(gateway: &Gateway, line: &str, kind: &str, more: &str, body: &str) -> Re
 fn start() -> (Origin, Origin, Gateway) {
     let (origin, wolf) = (Origin::hello(), wolf());
     let consumer = json!({ "appid": "shop", "server": format!("http://{}/base/", wolf.node()) });
-    let gateway = Gateway::start(rules(&origin, consumer));
+    let gateway = Gateway::start(rules(&origin, &consumer));
     (origin, wolf, gateway)
 }
 
@@ -128,7 +128,7 @@ fn wolf_decides() {
     }
     // Another beginning of the names.
     let server = format!("http://{}/base", wolf.node());
-    let other = rules(&origin, json!({ "appid": "shop", "server": server, "header_prefix": "User-" }));
+    let other = rules(&origin, &json!({ "appid": "shop", "server": server, "header_prefix": "User-" }));
     assert_eq!(gateway.reload(other), Reload::Applied);
     let response = ask(&gateway, "GET /read/a%20b", "t");
     assert_eq!((response.status, response.fields.all("user-username")), (200, vec!["ann"]));
@@ -216,7 +216,7 @@ fn a_server_with_tls_is_verified_where_that_is_asked_for() {
     let trusted = json!({ "tls": { "trusted_certificate": authority.file().display().to_string() } });
     let with = |host: &str, verify: bool| {
         let server = format!("https://{host}:{}/base", proxy.addr.port());
-        rules(&origin, json!({ "appid": "shop", "server": server, "ssl_verify": verify }))
+        rules(&origin, &json!({ "appid": "shop", "server": server, "ssl_verify": verify }))
     };
     let gateway = Gateway::with(with("localhost", true), &trusted);
     assert_eq!(ask(&gateway, "GET /read/a%20b", "t").status, 200);

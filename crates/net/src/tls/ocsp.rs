@@ -249,16 +249,12 @@ fn element(tag: u8, contents: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rustls::pki_types::CertificateDer;
 
     use super::{Question, basic, element};
-    use crate::tls::provider;
 
     #[test]
-    fn answers_that_lie_are_refused_and_none_panics() {
-        // An answer with the status 0 and a body that is cut or changed in each place: the question is never answered.
+    fn answers_that_are_broken_or_none_are_refused() {
         let body = element(0x30, &[element(0x0a, &[0]), element(0xa0, &element(0x30, &[0x06, 0x01, 0x2b]))].concat());
         assert!(basic(&body).is_err());
         for end in 0..body.len() {
@@ -275,8 +271,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).expect("a certificate");
         let own = CertificateDer::from(made.cert.der().to_vec());
         let says = |chain: &[CertificateDer<'static>]| Question::new(chain).expect_err("nobody");
-        assert!(says(&[own.clone()]).contains("issuer"));
+        assert!(says(std::slice::from_ref(&own)).contains("issuer"));
         assert!(says(&[own.clone(), own]).contains("no OCSP responder"));
-        let _ = (provider(), Duration::ZERO);
     }
 }

@@ -1,7 +1,7 @@
-//! A directory that is asked for passwords (LDAP, RFC 4511): connections to it, and binds on them.
+//! A directory that is asked for passwords (LDAP, RFC 4511): connections to it, and binds and searches on them.
 //!
-//! The messages are the worker's own bytes, because the clients that there are bring sockets of their own, and a bind is all
-//! that is asked for.
+//! The messages are the worker's own bytes, because the clients that there are bring sockets of their own, and a bind and a
+//! search are all that is asked for.
 
 mod message;
 mod name;
@@ -19,11 +19,12 @@ use weir_net::{Network, Stream};
 use weir_plugin::{BuildCx, Invalid, Slot};
 use weir_runtime::now_us;
 
-use message::Answer;
+pub(crate) use message::Search;
+use message::{Answer, Broken};
 pub(crate) use name::{host_and_port, user_dn};
 
-/// Idle connections that a worker keeps.
-const IDLE: usize = 5;
+/// Idle connections that a worker keeps, where nothing else is configured.
+pub(crate) const IDLE: usize = 5;
 /// Time for which an idle connection is kept, where nothing else is configured.
 pub(crate) const KEPT: Duration = Duration::from_secs(60);
 /// Most bytes of an answer.
@@ -40,6 +41,8 @@ pub(crate) struct Server {
     pub(crate) timeout: Duration,
     /// Time for which an idle connection is kept.
     pub(crate) kept: Duration,
+    /// Idle connections that a worker keeps.
+    pub(crate) idle: usize,
 }
 
 /// TLS to a directory, with certificates that are verified or not.
@@ -72,6 +75,15 @@ impl std::fmt::Debug for Directory {
 /// Connections of a worker that nobody uses, each with the time since which.
 #[derive(Default)]
 struct Idle(RefCell<Vec<(Stream, u64)>>);
+
+/// The result of a search and a bind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Login {
+    /// The distinguished name of the user.
+    Taken(Vec<u8>),
+    /// The reason for the log.
+    Refused(&'static str),
+}
 
 /// Reasons why a bind has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,15 +136,87 @@ impl Directory {
         // The server may have closed one meanwhile; then another one is asked, and at last a fresh one.
         while let Some(mut stream) = idle.take(self.server.kept) {
             if let Ok(answer) = ask(&mut stream, &question, message::answer).await {
-                return idle.settle(stream, answer);
+                return idle.settle(stream, answer, self.server.idle);
             }
         }
         let mut stream = self.connect().await.map_err(|error| self.away(&error))?;
         match ask(&mut stream, &question, message::answer).await {
-            Ok(answer) => idle.settle(stream, answer),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Fault::Unable),
-            Err(error) => Err(self.away(&error)),
+            Ok(answer) => idle.settle(stream, answer, self.server.idle),
+            Err(error) => Err(self.failed(&error)),
         }
+    }
+
+    /// Looks for the one entry with this value, as the account that may search, or as nobody, and tries the password with the name
+    /// of that entry.
+    ///
+    /// # Errors
+    /// The directory has not said yes or no.
+    pub(crate) async fn find(
+        &self,
+        account: Option<(&str, &str)>,
+        search: &Search,
+        value: &[u8],
+        password: &[u8],
+    ) -> Result<Login, Fault> {
+        if value.is_empty() || password.is_empty() {
+            return Ok(Login::Refused("no name or no password"));
+        }
+        let asked = weir_runtime::timeout(self.server.timeout, self.look(account, search, value, password)).await;
+        asked.unwrap_or(Err(Fault::Away))
+    }
+
+    async fn look(
+        &self,
+        account: Option<(&str, &str)>,
+        search: &Search,
+        value: &[u8],
+        password: &[u8],
+    ) -> Result<Login, Fault> {
+        let (name, secret) = account.unwrap_or_default();
+        let bind = message::bind(name.as_bytes(), secret.as_bytes());
+        let idle = self.idle.get_or_start(Idle::default);
+        let mut bound = None;
+        // As of a bind alone: the server may have closed one meanwhile.
+        while let Some(mut stream) = idle.take(self.server.kept) {
+            if let Ok(answer) = ask(&mut stream, &bind, message::answer).await {
+                bound = Some((stream, answer));
+                break;
+            }
+        }
+        let (mut stream, answer) = match bound {
+            Some(bound) => bound,
+            None => {
+                let mut stream = self.connect().await.map_err(|error| self.away(&error))?;
+                let answer = ask(&mut stream, &bind, message::answer).await.map_err(|error| self.failed(&error))?;
+                (stream, answer)
+            }
+        };
+        if answer != Answer::Good {
+            tracing::warn!(?answer, "a directory does not take the account that is to search");
+            return Err(Fault::Unable);
+        }
+        let question = message::search(search, value);
+        let found = ask(&mut stream, &question, message::found).await.map_err(|error| self.failed(&error))?;
+        let name = match (found.code, found.entries.as_slice()) {
+            (0, [name]) => name.clone(),
+            (0, []) => return Ok(Login::Refused("there is no such user")),
+            // The server has more of them than it may give.
+            (0 | 4, _) => return Ok(Login::Refused("several users have this name: the attribute is not unique")),
+            (code, _) => {
+                tracing::warn!(code, "a directory does not search");
+                return Err(Fault::Unable);
+            }
+        };
+        let answer = ask(&mut stream, &message::bind(&name, password), message::answer).await;
+        let answer = answer.map_err(|error| self.failed(&error))?;
+        match idle.settle(stream, answer, self.server.idle)? {
+            true => Ok(Login::Taken(name)),
+            false => Ok(Login::Refused("the password is not the user's")),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Fault {
+        if error.kind() == io::ErrorKind::InvalidData { Fault::Unable } else { self.away(error) }
     }
 
     async fn connect(&self) -> io::Result<Stream> {
@@ -165,7 +249,7 @@ impl Idle {
     }
 
     /// Keeps a connection whose server has answered.
-    fn settle(&self, stream: Stream, answer: Answer) -> Result<bool, Fault> {
+    fn settle(&self, stream: Stream, answer: Answer, most: usize) -> Result<bool, Fault> {
         let is_good = match answer {
             Answer::Good => true,
             Answer::Refused => false,
@@ -175,18 +259,15 @@ impl Idle {
             }
         };
         let mut idle = self.0.borrow_mut();
-        if idle.len() < IDLE {
+        if idle.len() < most {
             idle.push((stream, now_us()));
         }
         Ok(is_good)
     }
 }
 
-/// A reader of an answer, of which there may be more to come.
-type Reader = fn(&[u8]) -> Result<Option<Answer>, message::Broken>;
-
-/// Sends a request and reads the answer.
-async fn ask(stream: &mut Stream, question: &[u8], read: Reader) -> io::Result<Answer> {
+/// Sends a request and reads the answer, of which there may be more to come for the reader.
+async fn ask<A>(stream: &mut Stream, question: &[u8], read: fn(&[u8]) -> Result<Option<A>, Broken>) -> io::Result<A> {
     let mut sent = 0;
     while let Some(rest) = question.get(sent..).filter(|rest| !rest.is_empty()) {
         sent += poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, rest)).await?;

@@ -14,7 +14,7 @@ use weir_wire::name::Known;
 
 use super::basic_auth::{BASE64, credentials_of};
 use super::credentials::{self, CredentialTable};
-use super::directory::{Directory, KEPT, Security, Server, host_and_port, user_dn};
+use super::directory::{Directory, IDLE, KEPT, Security, Server, host_and_port, user_dn};
 
 /// The definition.
 #[derive(Debug)]
@@ -117,6 +117,7 @@ hide_credentials: true
             },
             timeout: TIMEOUT,
             kept: KEPT,
+            idle: IDLE,
         };
         Some(Compiled::build(move |build| {
             Ok(Checked {

@@ -15,7 +15,7 @@ use weir_wire::name::FieldName;
 use super::body;
 use super::caller::{Caller, challenge};
 use crate::auth::basic_auth::BASE64;
-use crate::auth::directory::{Directory, Security, Server, host_and_port, user_dn};
+use crate::auth::directory::{Directory, IDLE, Security, Server, host_and_port, user_dn};
 use found::Found;
 
 /// The definition.
@@ -117,6 +117,7 @@ impl Conf {
             tls,
             timeout: Duration::from_millis(self.timeout as u64),
             kept: Duration::from_millis(self.keepalive as u64),
+            idle: IDLE,
         })
     }
 }

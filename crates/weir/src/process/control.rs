@@ -368,7 +368,9 @@ impl Bound {
             tasks.spawn(servers::status::run(Server::new(listener, pages), left.clone(), Arc::new(status)));
         }
         tasks.spawn(ocsp::keep(settings.clone()));
-        tasks.spawn(log_rotation::keep(settings.clone(), access_logs.clone(), Arc::clone(&error_log)));
+        if log_rotation::is_on(&settings) {
+            tasks.spawn(log_rotation::keep(settings.clone(), access_logs.clone(), Arc::clone(&error_log)));
+        }
         tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
         announce(&addresses);
 

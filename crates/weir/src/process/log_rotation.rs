@@ -27,13 +27,16 @@ const BETWEEN: &str = "__";
 /// End of the name of a file that was compressed.
 const COMPRESSED: &str = ".gz";
 
-/// Rotates the files for as long as the process serves. Returns at once where there is nothing to rotate.
+/// True if the settings ask for it, and there are files.
+pub(crate) fn is_on(settings: &Settings) -> bool {
+    let is_wanted = settings.log_rotation.enabled || settings.plugins.iter().any(|name| name == PLUGIN);
+    is_wanted && !files(settings).is_empty()
+}
+
+/// Rotates the files for as long as the process serves.
 pub(crate) async fn keep(settings: Settings, access_logs: AccessLogs, error_log: Arc<ErrorLog>) {
     let files = files(&settings);
     let conf = settings.log_rotation.clone();
-    if files.is_empty() || !(conf.enabled || settings.plugins.iter().any(|name| name == PLUGIN)) {
-        return;
-    }
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next = after(unix_ms(), &conf);

@@ -7,9 +7,6 @@ use weir_config::catalog::APISIX_DEFAULT_PLUGINS;
 use crate::source::rules::chosen_plugins;
 use crate::source::scripts::definitions;
 
-/// Plugins of APISIX that authenticate, of those that are not supported yet.
-const UNSUPPORTED_AUTH: [&str; 1] = ["ldap-auth-advanced"];
-
 /// Plugins that authenticate by others, and so have no data of consumers of their own.
 const BY_OTHERS: [&str; 1] = ["multi-auth"];
 
@@ -34,7 +31,7 @@ pub(crate) fn all(chosen: &[String]) -> Schemas {
             example: definition.example(),
         });
     let known = APISIX_DEFAULT_PLUGINS.iter().filter(|(name, _)| chosen.is_wanted(name) && !has(name));
-    let unsupported =
-        known.map(|(name, priority)| PluginSchema::unsupported(name, *priority, UNSUPPORTED_AUTH.contains(name)));
+    // None of these authenticates by data of consumers.
+    let unsupported = known.map(|(name, priority)| PluginSchema::unsupported(name, *priority, false));
     Schemas::new(plugins.chain(unsupported).collect())
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(crate) struct Relay {
     pub(crate) addr: SocketAddr,
     passes: Arc<AtomicU8>,
+    count: Arc<AtomicUsize>,
 }
 
 const ALL: u8 = 0;
@@ -27,14 +28,21 @@ impl Relay {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a relay");
         let addr = listener.local_addr().expect("an address");
         let passes = Arc::new(AtomicU8::new(ALL));
-        let shared = Arc::clone(&passes);
+        let count = Arc::<AtomicUsize>::default();
+        let (shared, counted) = (Arc::clone(&passes), Arc::clone(&count));
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
+                counted.fetch_add(1, Ordering::SeqCst);
                 connect(client, server, &shared, delay);
             }
         });
-        Self { addr, passes }
+        Self { addr, passes, count }
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
     }
 
     /// Stops relaying, without closing a connection.

@@ -1,14 +1,22 @@
-//! A bind, a request for TLS and their answers in the basic encoding rules (RFC 4511 sections 4.2, 4.14 and 5.1).
+//! A bind, a search, a request for TLS and their answers in the basic encoding rules (RFC 4511 sections 4.2, 4.5, 4.14 and
+//! 5.1).
 
 /// Number of the message on its connection, on which no other one is under way.
 const ID: u8 = 1;
 
+const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
 const OCTETS: u8 = 0x04;
 const ENUMERATED: u8 = 0x0a;
 const SEQUENCE: u8 = 0x30;
 const BIND_REQUEST: u8 = 0x60;
 const BIND_RESPONSE: u8 = 0x61;
+const SEARCH_REQUEST: u8 = 0x63;
+const SEARCH_ENTRY: u8 = 0x64;
+const SEARCH_DONE: u8 = 0x65;
+const SEARCH_REFERENCE: u8 = 0x73;
+/// A filter: an attribute has this value.
+const EQUALITY: u8 = 0xa3;
 const EXTENDED_REQUEST: u8 = 0x77;
 const EXTENDED_RESPONSE: u8 = 0x78;
 /// Simple authentication: a choice with the number 0.
@@ -34,6 +42,88 @@ pub(super) fn bind(dn: &[u8], password: &[u8]) -> Vec<u8> {
     put(&mut request, OCTETS, dn);
     put(&mut request, SIMPLE, password);
     message(BIND_REQUEST, &request)
+}
+
+/// A search below an entry, itself included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Search {
+    /// Distinguished name of the entry.
+    pub(crate) base: String,
+    /// The attribute that has the value.
+    pub(crate) attribute: String,
+    /// Most entries that the server gives.
+    pub(crate) size_limit: u32,
+    /// Most seconds that the server searches; 0: as long as it likes.
+    pub(crate) time_limit: u32,
+}
+
+/// The result of a search.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Distinguished names of entries.
+    pub(super) entries: Vec<Vec<u8>>,
+    /// The result code.
+    pub(super) code: u8,
+}
+
+/// A search for the names of entries with this value.
+pub(super) fn search(search: &Search, value: &[u8]) -> Vec<u8> {
+    let mut filter = Vec::new();
+    put(&mut filter, OCTETS, search.attribute.as_bytes());
+    put(&mut filter, OCTETS, value);
+    let mut nothing = Vec::new();
+    // No attributes (section 4.5.1.8).
+    put(&mut nothing, OCTETS, b"1.1");
+    let mut request = Vec::new();
+    put(&mut request, OCTETS, search.base.as_bytes());
+    // The whole subtree, with aliases followed.
+    put(&mut request, ENUMERATED, &[2]);
+    put(&mut request, ENUMERATED, &[3]);
+    put_number(&mut request, search.size_limit);
+    put_number(&mut request, search.time_limit);
+    put(&mut request, BOOLEAN, &[0]);
+    put(&mut request, EQUALITY, &filter);
+    put(&mut request, SEQUENCE, &nothing);
+    message(SEARCH_REQUEST, &request)
+}
+
+fn put_number(out: &mut Vec<u8>, number: u32) {
+    // A zero ahead keeps the number from being a negative one.
+    let bytes = [&[0][..], &number.to_be_bytes()].concat();
+    let is_needless = |at: usize| bytes.get(at) == Some(&0) && bytes.get(at + 1).is_some_and(|next| *next < 0x80);
+    let first = (0..bytes.len()).find(|at| !is_needless(*at)).unwrap_or(0);
+    put(out, INTEGER, bytes.get(first..).unwrap_or_default());
+}
+
+/// The answer to a search; `None`: there is more of it to come.
+///
+/// # Errors
+/// The bytes are no answer to a search, or more than one.
+pub(super) fn found(mut bytes: &[u8]) -> Result<Option<Found>, Broken> {
+    let mut entries = Vec::new();
+    while let Some((message, rest)) = take(bytes, SEQUENCE)? {
+        bytes = rest;
+        let (id, response) = take(message, INTEGER)?.ok_or(Broken)?;
+        if id != [ID] {
+            return Err(Broken);
+        }
+        match response.first() {
+            Some(&SEARCH_ENTRY) => {
+                let (entry, _) = take(response, SEARCH_ENTRY)?.ok_or(Broken)?;
+                entries.push(take(entry, OCTETS)?.ok_or(Broken)?.0.to_vec());
+            }
+            // Another server's part of the tree.
+            Some(&SEARCH_REFERENCE) => {}
+            _ => {
+                let (done, _) = take(response, SEARCH_DONE)?.ok_or(Broken)?;
+                return match take(done, ENUMERATED)?.ok_or(Broken)?.0 {
+                    [code] if bytes.is_empty() => Ok(Some(Found { entries, code: *code })),
+                    _ => Err(Broken),
+                };
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// A request for TLS on the connection.
@@ -131,7 +221,7 @@ fn take(bytes: &[u8], tag: u8) -> Result<Option<Element<'_>>, Broken> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Broken, answer, answer_to_start_tls, bind, start_tls};
+    use super::{Answer, Broken, Found, Search, answer, answer_to_start_tls, bind, found, search, start_tls};
 
     #[test]
     fn a_bind_is_encoded() {
@@ -149,6 +239,34 @@ mod tests {
         assert_eq!(answer_to_start_tls(good), Ok(Some(Answer::Good)));
         assert_eq!(answer_to_start_tls(&[&good[..], b"\x30"].concat()), Err(Broken), "bytes before TLS");
         assert_eq!(answer(good), Err(Broken));
+    }
+
+    #[test]
+    fn a_search_is_encoded_and_its_answer_read() {
+        let asked = Search { base: "dc=a".into(), attribute: "cn".into(), size_limit: 2, time_limit: 200 };
+        let bytes = search(&asked, b"j");
+        assert_eq!(
+            bytes,
+            b"\x30\x2b\x02\x01\x01\x63\x26\x04\x04dc=a\x0a\x01\x02\x0a\x01\x03\x02\x01\x02\x02\x02\x00\xc8\x01\x01\x00\xa3\x07\x04\x02cn\x04\x01j\x30\x05\x04\x031.1"
+        );
+        let entry = |name: &str| {
+            let length = name.len() as u8;
+            [&[0x30, length + 9, 2, 1, 1, 0x64, length + 4, 4, length], name.as_bytes(), &[0x30, 0]].concat()
+        };
+        let done = |code: u8| [&b"\x30\x0c\x02\x01\x01\x65\x07\x0a\x01"[..], &[code], b"\x04\x00\x04\x00"].concat();
+        let reference = b"\x30\x08\x02\x01\x01\x73\x03\x04\x01x".to_vec();
+        let whole = [entry("cn=a"), reference, entry("cn=b"), done(4)].concat();
+        let entries = vec![b"cn=a".to_vec(), b"cn=b".to_vec()];
+        assert_eq!(found(&whole), Ok(Some(Found { entries, code: 4 })));
+        for end in 0..whole.len() {
+            assert_eq!(found(&whole[..end]), Ok(None), "{end}");
+        }
+        assert_eq!(found(&[done(0), entry("cn=a")].concat()), Err(Broken), "something behind the end");
+        let mut other = entry("cn=a");
+        other[4] = 2;
+        for broken in [&b"HTTP/1.1"[..], b"\x30\x05\x02\x01\x01\x61\x00", &other] {
+            assert_eq!(found(broken), Err(Broken), "{broken:x?}");
+        }
     }
 
     #[test]

@@ -38,12 +38,14 @@ pub(super) struct Came<'a> {
     pub(super) length: Option<u64>,
 }
 
+/// Appends the values of fields of a request, as [`super::values_of`] does.
+pub(super) type Values<'a> = dyn Fn(&[Box<str>], &mut Vec<u8>) + 'a;
+
 /// The request of an answer.
 pub(super) struct Asked<'a> {
     /// True if the answer is its caller's alone, unless it says that it may be shared.
     pub(super) is_callers: bool,
-    /// Appends the values of fields, as [`super::values_of`] does.
-    pub(super) values: &'a dyn Fn(&[Box<str>], &mut Vec<u8>),
+    pub(super) values: &'a Values<'a>,
     /// Milliseconds of a clock that never goes back.
     pub(super) now_ms: u64,
     /// Milliseconds since 1970.
