@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use weir_config::catalog::APISIX_PLUGINS;
 use weir_config::settings::apisix::KEYS;
 use weir_config::settings::leaves;
 use weir_config::unsupported::UNSUPPORTED;
@@ -60,6 +61,25 @@ fn documents() -> Vec<(PathBuf, String)> {
         found.into_iter().map(|path| (path.clone(), fs::read_to_string(path).expect("read it"))).collect();
     assert!(all.len() >= 15, "{} documents", all.len());
     all
+}
+
+/// Every plugin of APISIX is there, or has a reason in the README.
+#[test]
+fn plugins_that_are_not_there_are_named_with_a_reason() {
+    let readme = document("README.md");
+    let (_, section) = readme.split_once("These plugins of APISIX are refused by their names:").expect("the table");
+    let table = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let named: BTreeSet<String> = table
+        .skip(2)
+        .flat_map(|line| {
+            let cells = cells(line);
+            assert!(!cells[1].is_empty(), "a reason: {line}");
+            cells[0].split(',').map(plain).collect::<Vec<_>>()
+        })
+        .collect();
+    let here: BTreeSet<&str> = weir_plugins::definitions().iter().map(|definition| definition.name()).collect();
+    let missing = APISIX_PLUGINS.iter().filter(|name| !here.contains(*name)).map(|name| (*name).to_owned());
+    assert_eq!(named, missing.collect());
 }
 
 /// The lines that are not in a listing.

@@ -381,11 +381,16 @@ fn a_collector_gets_spans_over_grpc() {
     gateway.logged("status 8 of gRPC: no room: 100 %");
     plain.fail_with(None);
     ask(&gateway, "/three", true);
+    // One that was started anew has ended the connection.
+    let port = plain.port;
+    drop(plain);
+    let plain = Otlp::start_at(port, None);
+    ask(&gateway, "/four", true);
     // Spans of many requests in one call, longer than what may be sent at once.
     assert_eq!(gateway.reload(with(&format!("http://127.0.0.1:{}", plain.port), 400)), Reload::Applied);
     let mut client = gateway.client();
     (0..400).for_each(|number| send(&mut client, &format!("/{}{number}", "x".repeat(300)), ""));
-    await_reports(&gateway, "opentelemetry", "sent", 403);
+    await_reports(&gateway, "opentelemetry", "sent", 404);
     // TLS, whose certificate is verified.
     let secure = Otlp::start(Some(&certificate));
     let ask = |address: &str, count: usize, outcome: &str| {
@@ -393,7 +398,7 @@ fn a_collector_gets_spans_over_grpc() {
         send(&mut gateway.client(), "/secure", "");
         await_reports(&gateway, "opentelemetry", outcome, count);
     };
-    ask(&format!("https://localhost:{}", secure.port), 404, "sent");
+    ask(&format!("https://localhost:{}", secure.port), 405, "sent");
     ask(&format!("https://127.0.0.1:{}", secure.port), 2, "dropped");
     // Nobody, and somebody who speaks something else.
     ask(&refusing.node(), 3, "dropped");

@@ -200,9 +200,9 @@ impl Token {
     }
 }
 
-fn refuse(cx: &mut RequestCx<'_>, status: u16, body: &Value) -> Flow {
-    let answer = cx.reply(status).field("Content-Type", b"text/plain; charset=utf-8");
-    answer.body(body.to_string().as_bytes()).body(b"\n").done()
+fn answer(cx: &mut RequestCx<'_>, status: u16, body: &Value) -> Flow {
+    let reply = cx.reply(status).field("Content-Type", b"text/plain; charset=utf-8");
+    reply.body(body.to_string().as_bytes()).body(b"\n").done()
 }
 
 impl Plugin for Checked {
@@ -230,7 +230,7 @@ impl Plugin for Checked {
                 Ok(verdict) => settle(cx, who, &application, &verdict),
                 Err(reason) => {
                     tracing::warn!(reason, "wolf cannot be asked");
-                    refuse(cx, 500, &json!({ "message": format!("request to wolf-server failed, {reason}") }))
+                    answer(cx, 500, &json!({ "message": format!("request to wolf-server failed, {reason}") }))
                 }
             }
         })
@@ -280,7 +280,7 @@ fn settle(cx: &mut RequestCx<'_>, who: ConsumerMatch, application: &Application,
             body.insert(name.to_owned(), value.into());
         }
     }
-    refuse(cx, verdict.status, &body.into())
+    answer(cx, verdict.status, &body.into())
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use crate::agents::Agents;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of an answer. Those of responders have one or two KiB.
 const MOST: u64 = 64 << 10;
+/// Questions that are asked at one time.
+const AT_ONCE: usize = 8;
 /// Pause after a question without a good answer. It doubles each time, up to the time after which answers are renewed.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -37,12 +39,17 @@ pub(crate) async fn keep(settings: Settings) {
         let new = staples().take().into_iter();
         followed.extend(new.map(|staple| Followed { staple, due: now, pause: PAUSE, ends: None }));
         followed.retain(|followed| followed.staple.strong_count() > 0);
-        for one in followed.iter_mut().filter(|one| one.due <= now) {
-            let Some(staple) = one.staple.upgrade() else { continue };
-            let (agents, asked) = (Arc::clone(&agents), Arc::clone(&staple));
-            let answer =
-                spawn_blocking(move || ask(&agents, &asked)).await.unwrap_or_else(|error| Err(error.to_string()));
-            one.take(&staple, answer);
+        let mut due: Vec<_> = followed.iter_mut().filter(|one| one.due <= now).collect();
+        for some in due.chunks_mut(AT_ONCE) {
+            let ask = |one: &mut &mut Followed| {
+                let (agents, staple) = (Arc::clone(&agents), one.staple.upgrade()?);
+                Some((Arc::clone(&staple), spawn_blocking(move || ask(&agents, &staple))))
+            };
+            let asked: Vec<_> = some.iter_mut().map(ask).collect();
+            for (one, asked) in some.iter_mut().zip(asked) {
+                let Some((staple, answer)) = asked else { continue };
+                one.take(&staple, answer.await.unwrap_or_else(|error| Err(error.to_string())));
+            }
         }
         let next = followed.iter().map(|one| one.due).min();
         // The time has come, or there are new certificates: both are looked for above.

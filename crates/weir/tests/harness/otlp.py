@@ -1,6 +1,6 @@
 """A collector of OpenTelemetry's protocol over gRPC.
 
-    otlp.py FOLDER [CERTIFICATE KEY]      prints its port; keeps calls in FOLDER/calls, one a line of JSON
+    otlp.py FOLDER PORT [CERTIFICATE KEY]      prints its port; keeps calls in FOLDER/calls, one a line of JSON
 
 While there is a file FOLDER/status, calls fail with the status that it names, and with what follows that word as message."""
 import json
@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
 
-folder, pair = sys.argv[1], sys.argv[2:]
+folder, asked, pair = sys.argv[1], sys.argv[2], sys.argv[3:]
 lock = threading.Lock()
 
 
@@ -35,9 +35,9 @@ server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
 service.add_TraceServiceServicer_to_server(Collector(), server)
 if pair:
     certificate, key = (open(name, "rb").read() for name in pair)
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    port = server.add_secure_port(f"127.0.0.1:{asked}", grpc.ssl_server_credentials([(key, certificate)]))
 else:
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{asked}")
 server.start()
 print(port, flush=True)
 server.wait_for_termination()

@@ -20,9 +20,14 @@ pub(crate) struct Otlp {
 impl Otlp {
     /// A collector, with TLS where there is a certificate.
     pub(crate) fn start(certificate: Option<&Certificate>) -> Self {
+        Self::start_at(0, certificate)
+    }
+
+    /// The same at this port; 0: at any.
+    pub(crate) fn start_at(port: u16, certificate: Option<&Certificate>) -> Self {
         let folder = tempfile::tempdir().expect("create a folder");
         let mut command = Command::new(repository().join("target/test-tools/bin/python"));
-        command.arg(repository().join("crates/weir/tests/harness/otlp.py")).arg(folder.path());
+        command.arg(repository().join("crates/weir/tests/harness/otlp.py")).arg(folder.path()).arg(port.to_string());
         if let Some(certificate) = certificate {
             command.arg(&certificate.cert_file).arg(&certificate.key_file);
         }

@@ -9,7 +9,7 @@ use weir_plugin::{Api, ApiCx, Define, Flow, Invalid, Io, LocalFuture, Plugin, Re
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 
-use super::{Application, Table, Token, WolfRbac, refuse};
+use super::{Application, Table, Token, WolfRbac, answer};
 use crate::query;
 
 /// One of the APIs.
@@ -77,14 +77,14 @@ impl Plugin for Open {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            let answer = match self.api {
+            let result = match self.api {
                 WolfApi::Login => self.log_in(cx).await,
                 WolfApi::ChangePassword => self.change_password(cx).await,
                 WolfApi::UserInfo => self.user_info(cx).await,
             };
-            match answer {
-                Ok(body) => refuse(cx, 200, &body),
-                Err((status, message)) => refuse(cx, status, &json!({ "message": message })),
+            match result {
+                Ok(body) => answer(cx, 200, &body),
+                Err((status, message)) => answer(cx, status, &json!({ "message": message })),
             }
         })
     }

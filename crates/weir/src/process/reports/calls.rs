@@ -69,20 +69,36 @@ async fn make(
     let uri: Uri = post.uri.parse().map_err(|_| "its URI cannot be read")?;
     let place = format!("{}://{}", uri.scheme_str().unwrap_or_default(), uri.authority().map_or("", |a| a.as_str()));
     let known = connections.remove(&(place.clone(), post.verify));
-    // One that has ended meanwhile says so before it is used.
-    let sender = match known {
-        Some(sender) => sender.ready().await.ok(),
+    // The server may have ended one meanwhile; then another one is opened.
+    let asked = match known {
+        Some(sender) => {
+            Some(ask(sender, &uri, post, message).await).filter(|asked| !matches!(asked, Err(Failure::Broken(_))))
+        }
         None => None,
     };
-    let sender = match sender {
-        Some(sender) => sender,
-        None => connect(&uri, tls).await?.ready().await.map_err(|error| error.to_string())?,
+    let asked = match asked {
+        Some(asked) => asked,
+        None => ask(connect(&uri, tls).await?, &uri, post, message).await,
     };
-    let sender = ask(sender, &uri, post, message).await?;
+    let sender = asked.map_err(|(Failure::Broken(reason) | Failure::Refused(reason))| reason)?;
     if connections.len() < KEPT {
         connections.insert((place, post.verify), sender);
     }
     Ok(())
+}
+
+/// Reasons why a call did not succeed.
+enum Failure {
+    /// There is no answer.
+    Broken(String),
+    /// The answer is no good one.
+    Refused(String),
+}
+
+impl From<h2::Error> for Failure {
+    fn from(error: h2::Error) -> Self {
+        Self::Broken(error.to_string())
+    }
 }
 
 async fn connect(uri: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<SendRequest<Bytes>, String> {
@@ -113,41 +129,43 @@ async fn shake_hands(
 
 /// Sends the message, and reads the answer to its end. Gives the connection back.
 async fn ask(
-    mut sender: SendRequest<Bytes>,
+    sender: SendRequest<Bytes>,
     uri: &Uri,
     post: &Post,
     message: &[u8],
-) -> Result<SendRequest<Bytes>, String> {
-    let told = |error: h2::Error| error.to_string();
+) -> Result<SendRequest<Bytes>, Failure> {
+    let refused = |reason: &str| Failure::Refused(reason.to_owned());
+    let mut sender = sender.ready().await?;
     let mut request = Request::post(uri).header("te", "trailers").header("content-type", "application/grpc");
     for (name, value) in &post.fields {
         request = request.header(name, value);
     }
-    let request = request.body(()).map_err(|error| error.to_string())?;
-    let (answer, mut sending) = sender.send_request(request, false).map_err(told)?;
-    let length = u32::try_from(message.len()).map_err(|_| "a batch of more than 4 GiB")?;
+    let request = request.body(()).map_err(|error| Failure::Refused(error.to_string()))?;
+    let (answer, mut sending) = sender.send_request(request, false)?;
+    let length = u32::try_from(message.len()).map_err(|_| refused("a batch of more than 4 GiB"))?;
     let mut framed = Vec::with_capacity(5 + message.len());
     // Not compressed, and the length.
     framed.push(0);
     framed.extend_from_slice(&length.to_be_bytes());
     framed.extend_from_slice(message);
-    sending.send_data(framed.into(), true).map_err(told)?;
-    let (head, mut body) = answer.await.map_err(told)?.into_parts();
+    sending.send_data(framed.into(), true)?;
+    let (head, mut body) = answer.await?.into_parts();
     if head.status.as_u16() != 200 {
-        return Err(format!("status {}", head.status.as_u16()));
+        return Err(Failure::Refused(format!("status {}", head.status.as_u16())));
     }
     let mut bytes = 0;
     while let Some(piece) = body.data().await {
-        let piece = piece.map_err(told)?;
+        let piece = piece?;
         bytes += piece.len();
         if bytes > MOST {
-            return Err("an answer of more than 1 MiB".to_owned());
+            return Err(refused("an answer of more than 1 MiB"));
         }
-        body.flow_control().release_capacity(piece.len()).map_err(told)?;
+        body.flow_control().release_capacity(piece.len())?;
     }
-    let trailers = body.trailers().await.map_err(told)?;
+    let trailers = body.trailers().await?;
     // An answer without a message has its result in the head.
-    result(trailers.as_ref().filter(|trailers| trailers.contains_key(STATUS)).unwrap_or(&head.headers))?;
+    let fields = trailers.as_ref().filter(|trailers| trailers.contains_key(STATUS)).unwrap_or(&head.headers);
+    result(fields).map_err(Failure::Refused)?;
     Ok(sender)
 }
 
