@@ -27,6 +27,7 @@ mod functions;
 mod general;
 mod hex;
 pub mod kong;
+mod name_alone;
 mod number_hash;
 mod observe;
 pub mod oidc;

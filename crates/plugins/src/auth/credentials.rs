@@ -248,6 +248,20 @@ pub(crate) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Sen
     Ok(table)
 }
 
+/// The same for credentials that are a text alone, without a secret beside it.
+pub(crate) fn changed_texts<C: DeserializeOwned + JsonSchema + 'static>(
+    change: &AuthChange<'_, C>,
+    text_of: impl Fn(&C) -> &str + Copy,
+    (field, what): (&'static str, &'static str),
+) -> Result<CredentialTable, (usize, Invalid)> {
+    let put = |table: &mut CredentialTable, entry: &AuthEntry<C>| {
+        let text = text_of(&entry.conf);
+        super::check_credential(text).map_err(|message| Invalid::new(field, message))?;
+        Ok(table.insert(text.as_bytes(), b"", entry.who, ()))
+    };
+    changed(change, change.held(), text_of, put, (field, what))
+}
+
 /// True if `given` is the secret. The time depends on the length of `given` alone, which its sender knows.
 pub(crate) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
     let mut same = subtle::Choice::from(u8::from(given.len() == secret.len()));

@@ -131,19 +131,22 @@ impl Directory {
     }
 
     async fn bind(&self, dn: &[u8], password: &[u8]) -> Result<bool, Fault> {
-        let question = message::bind(dn, password);
+        let (stream, answer) = self.bound(&message::bind(dn, password)).await?;
+        self.idle.get_or_start(Idle::default).settle(stream, answer, self.server.idle)
+    }
+
+    /// A connection on which the directory has answered a bind.
+    async fn bound(&self, bind: &[u8]) -> Result<(Stream, Answer), Fault> {
         let idle = self.idle.get_or_start(Idle::default);
         // The server may have closed one meanwhile; then another one is asked, and at last a fresh one.
         while let Some(mut stream) = idle.take(self.server.kept) {
-            if let Ok(answer) = ask(&mut stream, &question, message::answer).await {
-                return idle.settle(stream, answer, self.server.idle);
+            if let Ok(answer) = ask(&mut stream, bind, message::answer).await {
+                return Ok((stream, answer));
             }
         }
         let mut stream = self.connect().await.map_err(|error| self.away(&error))?;
-        match ask(&mut stream, &question, message::answer).await {
-            Ok(answer) => idle.settle(stream, answer, self.server.idle),
-            Err(error) => Err(self.failed(&error)),
-        }
+        let answer = ask(&mut stream, bind, message::answer).await.map_err(|error| self.failed(&error))?;
+        Ok((stream, answer))
     }
 
     /// Looks for the one entry with this value, as the account that may search, or as nobody, and tries the password with the name
@@ -173,24 +176,7 @@ impl Directory {
         password: &[u8],
     ) -> Result<Login, Fault> {
         let (name, secret) = account.unwrap_or_default();
-        let bind = message::bind(name.as_bytes(), secret.as_bytes());
-        let idle = self.idle.get_or_start(Idle::default);
-        let mut bound = None;
-        // As of a bind alone: the server may have closed one meanwhile.
-        while let Some(mut stream) = idle.take(self.server.kept) {
-            if let Ok(answer) = ask(&mut stream, &bind, message::answer).await {
-                bound = Some((stream, answer));
-                break;
-            }
-        }
-        let (mut stream, answer) = match bound {
-            Some(bound) => bound,
-            None => {
-                let mut stream = self.connect().await.map_err(|error| self.away(&error))?;
-                let answer = ask(&mut stream, &bind, message::answer).await.map_err(|error| self.failed(&error))?;
-                (stream, answer)
-            }
-        };
+        let (mut stream, answer) = self.bound(&message::bind(name.as_bytes(), secret.as_bytes())).await?;
         if answer != Answer::Good {
             tracing::warn!(?answer, "a directory does not take the account that is to search");
             return Err(Fault::Unable);
@@ -209,7 +195,7 @@ impl Directory {
         };
         let answer = ask(&mut stream, &message::bind(&name, password), message::answer).await;
         let answer = answer.map_err(|error| self.failed(&error))?;
-        match idle.settle(stream, answer, self.server.idle)? {
+        match self.idle.get_or_start(Idle::default).settle(stream, answer, self.server.idle)? {
             true => Ok(Login::Taken(name)),
             false => Ok(Login::Refused("the password is not the user's")),
         }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin,
-    RequestCx,
+    AuthChange, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
 };
 use weir_wire::name::FieldName;
 
@@ -101,11 +100,7 @@ hide_credentials: true
     }
 
     fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
-        let put = |table: &mut CredentialTable, entry: &AuthEntry<ConsumerConf>| {
-            super::check_credential(&entry.conf.key).map_err(|message| Invalid::new("key", message))?;
-            Ok(table.insert(entry.conf.key.as_bytes(), b"", entry.who, ()))
-        };
-        let table = credentials::changed(&change, change.held(), |conf| &conf.key, put, ("key", "key"))?;
+        let table = credentials::changed_texts(&change, |conf| &conf.key, ("key", "key"))?;
         Ok(Arc::new(table))
     }
 }

@@ -7,8 +7,8 @@ use base64::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Io, LocalFuture,
-    Phases, Plugin, RequestCx,
+    AuthChange, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Io, LocalFuture, Phases,
+    Plugin, RequestCx,
 };
 use weir_wire::name::Known;
 
@@ -47,11 +47,11 @@ pub(crate) struct Conf {
     realm: String,
 }
 
-fn cn() -> String {
+pub(super) fn cn() -> String {
     "cn".into()
 }
 
-fn ldap() -> String {
+pub(super) fn ldap() -> String {
     "ldap".into()
 }
 
@@ -132,12 +132,8 @@ hide_credentials: true
     }
 
     fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
-        let put = |table: &mut CredentialTable, entry: &AuthEntry<ConsumerConf>| {
-            super::check_credential(&entry.conf.user_dn).map_err(|message| Invalid::new("user_dn", message))?;
-            Ok(table.insert(entry.conf.user_dn.as_bytes(), b"", entry.who, ()))
-        };
-        let named = ("user_dn", "distinguished name");
-        Ok(Arc::new(credentials::changed(&change, change.held(), |conf| &conf.user_dn, put, named)?))
+        let table = credentials::changed_texts(&change, |conf| &conf.user_dn, ("user_dn", "distinguished name"))?;
+        Ok(Arc::new(table))
     }
 }
 

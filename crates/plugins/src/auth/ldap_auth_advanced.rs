@@ -7,8 +7,7 @@ use base64::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, CompileCx, Compiled, Credentials, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin,
-    RequestCx,
+    AuthChange, CompileCx, Compiled, Credentials, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx,
 };
 use weir_wire::name::FieldName;
 
@@ -34,17 +33,17 @@ pub(crate) struct Conf {
     #[serde(default)]
     use_starttls: bool,
     /// Verifies the certificate of the server, by an authority of `tls.trusted_certificate` and for the host of `ldap_uri`.
-    #[serde(default = "yes")]
+    #[serde(default = "super::service_conf::yes")]
     ssl_verify: bool,
     /// Milliseconds for all that is asked about a request, connecting included.
     #[serde(default = "ten_seconds")]
     #[schemars(range(min = 1, max = 60_000))]
     timeout: u64,
     /// Keeps connections for further requests.
-    #[serde(default = "yes")]
+    #[serde(default = "super::service_conf::yes")]
     keepalive: bool,
     /// Milliseconds for which an idle connection is kept.
-    #[serde(default = "minute")]
+    #[serde(default = "super::service_conf::minute")]
     #[schemars(range(min = 1000))]
     keepalive_timeout: u64,
     /// Idle connections that each worker keeps.
@@ -58,7 +57,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1, max = 4096))]
     base_dn: String,
     /// The attribute that has the name of a user.
-    #[serde(default = "cn")]
+    #[serde(default = "super::ldap_auth::cn")]
     #[schemars(
         length(max = 256),
         regex(pattern = r"^([A-Za-z][A-Za-z0-9-]*|(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+)(;[A-Za-z0-9-]+)*$")
@@ -78,13 +77,13 @@ pub(crate) struct Conf {
     #[serde(default = "five_seconds")]
     time_limit: u32,
     /// Refuses users that are no consumers. Otherwise they pass, and no consumer is set.
-    #[serde(default = "yes")]
+    #[serde(default = "super::service_conf::yes")]
     consumer_required: bool,
     /// The scheme of `Proxy-Authorization` and `Authorization`: `ldap` or `basic`, in any case.
     #[serde(default)]
     header_type: HeaderType,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 7617 section 2).
-    #[serde(default = "ldap")]
+    #[serde(default = "super::ldap_auth::ldap")]
     #[schemars(length(min = 1))]
     realm: String,
 }
@@ -100,16 +99,8 @@ pub(crate) enum HeaderType {
     Basic,
 }
 
-fn yes() -> bool {
-    true
-}
-
 fn ten_seconds() -> u64 {
     10_000
-}
-
-fn minute() -> u64 {
-    60_000
 }
 
 fn five() -> usize {
@@ -122,14 +113,6 @@ fn five_seconds() -> u32 {
 
 fn two() -> u32 {
     2
-}
-
-fn cn() -> String {
-    "cn".into()
-}
-
-fn ldap() -> String {
-    "ldap".into()
 }
 
 /// On a consumer or a credential.
@@ -234,12 +217,8 @@ header_type: basic
     }
 
     fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
-        let put = |table: &mut CredentialTable, entry: &AuthEntry<ConsumerConf>| {
-            super::check_credential(&entry.conf.user_dn).map_err(|message| Invalid::new("user_dn", message))?;
-            Ok(table.insert(entry.conf.user_dn.as_bytes(), b"", entry.who, ()))
-        };
-        let named = ("user_dn", "distinguished name");
-        Ok(Arc::new(credentials::changed(&change, change.held(), |conf| &conf.user_dn, put, named)?))
+        let table = credentials::changed_texts(&change, |conf| &conf.user_dn, ("user_dn", "distinguished name"))?;
+        Ok(Arc::new(table))
     }
 }
 

@@ -25,11 +25,11 @@ pub(crate) struct ServiceConf {
     keepalive_pool: u32,
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
-fn minute() -> u64 {
+pub(super) fn minute() -> u64 {
     60_000
 }
 

@@ -1,17 +1,12 @@
 //! `log-rotate`: a name that turns the rotation of log files on.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
+use weir_plugin::{CompileCx, Compiled, Define, Phases};
+
+use crate::name_alone::{Conf, nothing};
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct LogRotate;
-
-/// An empty object: there are no settings.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Conf {}
 
 impl Define for LogRotate {
     const NAME: &'static str = "log-rotate";
@@ -27,11 +22,6 @@ size, as the settings `log_rotation` say ([operations](../operations.md#rotation
     type ConsumerConf = ();
 
     fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
-        Some(Compiled::ready(Nothing))
+        Some(nothing())
     }
 }
-
-/// An instance. The process rotates its files itself.
-struct Nothing;
-
-impl Plugin for Nothing {}

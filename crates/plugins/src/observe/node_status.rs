@@ -1,17 +1,12 @@
 //! `node-status`: connections and requests in numbers, as an API.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
+use weir_plugin::{CompileCx, Compiled, Define, Phases};
+
+use crate::name_alone::{Conf, nothing};
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct NodeStatus;
-
-/// An empty object: there are no settings.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Conf {}
 
 impl Define for NodeStatus {
     const NAME: &'static str = "node-status";
@@ -30,11 +25,6 @@ process. Clients reach it through a route with [public-api](public-api.md). The 
     type ConsumerConf = ();
 
     fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
-        Some(Compiled::ready(Nothing))
+        Some(nothing())
     }
 }
-
-/// An instance. The gateway answers for the API itself, which alone knows the numbers.
-struct Nothing;
-
-impl Plugin for Nothing {}

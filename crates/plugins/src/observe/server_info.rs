@@ -1,17 +1,12 @@
 //! `server-info`: identity of the gateway, which the control API tells.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
+use weir_plugin::{CompileCx, Compiled, Define, Phases};
+
+use crate::name_alone::{Conf, nothing};
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct ServerInfo;
-
-/// An empty object: there are no settings.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Conf {}
 
 impl Define for ServerInfo {
     const NAME: &'static str = "server-info";
@@ -28,11 +23,6 @@ plane: versions that differ are a problem that the [dashboard](../dashboard.md) 
     type ConsumerConf = ();
 
     fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
-        Some(Compiled::ready(Nothing))
+        Some(nothing())
     }
 }
-
-/// An instance, which does nothing.
-struct Nothing;
-
-impl Plugin for Nothing {}

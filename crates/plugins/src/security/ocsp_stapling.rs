@@ -1,17 +1,12 @@
 //! `ocsp-stapling`: a name for what the field `ocsp_stapling` of certificates does.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
+use weir_plugin::{CompileCx, Compiled, Define, Phases};
+
+use crate::name_alone::{Conf, nothing};
 
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct OcspStapling;
-
-/// An empty object: there are no settings.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Conf {}
 
 impl Define for OcspStapling {
     const NAME: &'static str = "ocsp-stapling";
@@ -26,11 +21,6 @@ Certificates are stapled by their field `ocsp_stapling`, see [TLS](../tls.md), w
     type ConsumerConf = ();
 
     fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
-        Some(Compiled::ready(Nothing))
+        Some(nothing())
     }
 }
-
-/// An instance. The answers are stapled by the gateway itself.
-struct Nothing;
-
-impl Plugin for Nothing {}

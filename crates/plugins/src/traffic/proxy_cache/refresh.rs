@@ -101,8 +101,8 @@ fn question(cx: &RequestCx<'_>, upstream: u32) -> (Callout, Fields) {
     let mut fields = Fields::new();
     for (name, value) in request.head.fields.iter(request.buffer.bytes()) {
         fields.push((name.into(), value.into()));
-        let name = std::str::from_utf8(name).ok().filter(|name| is_sent(name));
-        if let Some(name) = name.and_then(FieldName::new) {
+        let name = std::str::from_utf8(name).ok().and_then(FieldName::new);
+        if let Some(name) = name.filter(is_sent) {
             callout.add_field(&name, value);
         }
     }
@@ -123,26 +123,18 @@ fn question(cx: &RequestCx<'_>, upstream: u32) -> (Callout, Fields) {
 }
 
 /// True for a field that belongs neither to the client's connection nor to what the client has already.
-fn is_sent(name: &str) -> bool {
-    const LEFT_OUT: [&str; 18] = [
-        "host",
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-        "expect",
-        "range",
-        "if-range",
-        "if-match",
-        "if-none-match",
-        "if-modified-since",
-        "if-unmodified-since",
+fn is_sent(name: &FieldName) -> bool {
+    const LEFT_OUT: [&[u8]; 10] = [
+        b"host",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"expect",
+        b"range",
+        b"if-range",
+        b"if-match",
+        b"if-none-match",
+        b"if-modified-since",
+        b"if-unmodified-since",
     ];
-    !LEFT_OUT.iter().any(|other| other.eq_ignore_ascii_case(name))
+    !name.is_framing() && !LEFT_OUT.iter().any(|other| other.eq_ignore_ascii_case(name.text()))
 }
