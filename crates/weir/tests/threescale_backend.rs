@@ -6,6 +6,7 @@ mod usage;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -115,14 +116,14 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Runs a test that counts in a period of so many seconds, again if the period has ended meanwhile. The test gets the
-/// number of the attempt.
+/// Runs a test that counts in a period of so many seconds, again if the period has ended meanwhile, however it went. The
+/// test gets the number of the attempt.
 fn within<T>(seconds: u64, mut test: impl FnMut(usize) -> T) -> T {
     for attempt in 0.. {
         let before = now() / seconds;
-        let outcome = test(attempt);
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| test(attempt)));
         if now() / seconds == before {
-            return outcome;
+            return outcome.unwrap_or_else(|failure| panic::resume_unwind(failure));
         }
         assert!(attempt < 3, "the period ends at each attempt");
     }

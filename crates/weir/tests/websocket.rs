@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use weir_wire::http2::frame::{self, Setting};
 
 use crate::harness::{
-    Frame, Gateway, H2Client, LIMIT, Origin, Process, Start, each, repository, route_with, timed, wait_until,
+    Connection, Frame, Gateway, H2Client, LIMIT, Origin, Process, Start, each, repository, route_with, timed,
+    wait_until,
 };
 use crate::streaming::{repeat, switching, upgraded, websocket_route};
 
@@ -224,18 +226,51 @@ fn a_side_that_does_not_answer_a_close_is_not_waited_for() {
     client.expect_close();
 }
 
+/// Reads a handshake that a stream of HTTP/2 was turned into, and switches.
+fn switch(connection: &mut Connection) {
+    let request = connection.head().expect("a handshake");
+    let accept = accept(request.field("sec-websocket-key").expect("a key"));
+    connection.send(format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    ));
+}
+
+/// A node that takes nothing more has said something before, and that arrives: the client has room for it only when the
+/// gateway has noticed that it can send the node nothing.
+#[test]
+fn what_a_node_has_sent_arrives_when_it_is_gone() {
+    let message = [&[0x82, 126, 0x50, 0x00][..], &[b'x'; 0x5000]].concat();
+    let sent = [&message[..], &[0x88, 2, 0x03, 0xe8]].concat();
+    let origin = Origin::scripted(move |connection| {
+        switch(connection);
+        connection.send(&sent);
+        connection.reset();
+    });
+    let gateway = Start::new(websocket_route(&origin)).http2().start();
+    let mut client = H2Client::bare(gateway.addr);
+    client.greet(&[Setting::EnablePush(false), Setting::InitialWindowSize(0)]);
+    let id = client.open(&CONNECT, false);
+    assert_eq!(client.head(id).0, 200);
+    wait_until("the node to be gone", LIMIT, || (origin.open() == 0).then_some(()));
+    // A Close frame, and the end of the stream.
+    client.data(id, b"\x88\x82\0\0\0\0\x03\xe8", true);
+    client.ping();
+    let mut out = Vec::new();
+    frame::push_window_update(&mut out, id, 1 << 20);
+    client.send(&out);
+    assert_eq!(exactly(&mut client, id, message.len() + 4)[..message.len()], message);
+    assert_eq!(client.piece(id), None);
+    gateway.await_metric("weir_websocket_connections", &[], 0.0);
+}
+
 /// The answer to a Close frame arrives, and the end behind it, when the node leaves its connection open.
 #[test]
 fn a_node_that_stays_behind_its_close_is_not_waited_for() {
     let (end, over) = channel::<()>();
     let over = Mutex::new(over);
     let origin = Origin::scripted(move |connection| {
-        let Some(request) = connection.head() else { return };
-        let accept = accept(request.field("sec-websocket-key").expect("a key"));
-        connection.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n\r\n"
-        ));
+        switch(connection);
         connection.exactly(8).expect("a Close frame");
         connection.send([0x88, 2, 0x03, 0xe8]);
         // The connection stays open: the end that the client sees is not this one's.

@@ -481,14 +481,14 @@ impl<C: Session> AsyncRead for TlsStream<C> {
                 let _ = this.poll_send(cx);
                 break Poll::Ready(Err(error));
             }
-            if !this.outgoing.is_empty() && this.accepted == 0 {
-                // Tries to send pending records now; unsent ones go out before the next write.
-                if let Poll::Ready(Err(error)) = this.poll_send(cx) {
-                    break Poll::Ready(Err(error));
-                }
-            }
+            // Tries to send pending records now; unsent ones go out before the next write.
+            let sent = if this.outgoing.is_empty() || this.accepted > 0 { Poll::Pending } else { this.poll_send(cx) };
+            // A peer that takes nothing more may have sent something before.
             if reader.filled().len() > before {
                 break Poll::Ready(Ok(()));
+            }
+            if let Poll::Ready(Err(error)) = sent {
+                break Poll::Ready(Err(error));
             }
         };
         put_buffer(buffer);

@@ -183,6 +183,7 @@ struct Way {
     close: Option<(Box<[u8]>, usize)>,
     ended: bool,
     shut: bool,
+    /// True when the sender was cut off before its end.
     broken: bool,
 }
 
@@ -221,15 +222,19 @@ impl Way {
                 match &mut self.close {
                     // The receiver is gone; the sender still answers its Close frame.
                     Some((frame, written)) => *written = frame.len(),
-                    None => return self.break_off(),
+                    // What the receiver has sent before goes on its way in the other direction.
+                    None => {
+                        (self.ended, self.shut) = (true, true);
+                        return Poll::Ready(());
+                    }
                 }
                 continue;
             }
             if self.ended {
                 if !self.shut {
-                    let shut = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                    // Fails where the receiver is gone, which reading from it tells as well.
+                    let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
                     self.shut = true;
-                    self.broken |= shut.is_err() && self.close.is_none();
                 }
                 return Poll::Ready(());
             }
@@ -242,17 +247,16 @@ impl Way {
             match ready!(relay::poll_read(cx, from, &mut self.buffer)) {
                 Ok(0) => self.ended = true,
                 Ok(_) => {}
-                Err(_) if self.close.is_some() => self.ended = true,
-                Err(_) => return self.break_off(),
+                // Nothing was to come.
+                Err(_) if self.close.is_some() || self.has_closed() => self.ended = true,
+                Err(_) => {
+                    self.broken = true;
+                    return Poll::Ready(());
+                }
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    fn break_off(&mut self) -> Poll<()> {
-        self.broken = true;
-        Poll::Ready(())
     }
 
     /// True when the sender's Close frame has passed.
