@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 use weir_config::Diagnostic;
 use weir_config::node::Node;
 use weir_config::schema::lua_type_of;
-use weir_config::unsupported::Unsupported;
 use weir_store::{Change, Commit, Item, Key, Kind, Listing};
 
 use crate::answer::{Answer, Outcome, Pieces};
@@ -154,13 +153,7 @@ impl Api {
             let items = items(&body, kind)?;
             let mut known = HashSet::new();
             let mut listed = Vec::with_capacity(items.len());
-            let unsupported = Unsupported::of_section(kind.directory());
             for (index, item) in items.iter().enumerate() {
-                if let Some(unsupported) = unsupported {
-                    let fault = unsupported.refusal(kind.directory());
-                    errors.push(fault_at(kind, index, told_id(kind, item).as_deref(), &fault));
-                    continue;
-                }
                 let twice = told_id(kind, item).filter(|id| !known.insert(id.clone()));
                 if let Some(id) = twice {
                     errors.push(fault_at(kind, index, Some(&id), &duplicate(kind, item, &id)));
@@ -428,7 +421,7 @@ fn configuration_text(
 ) -> Pieces {
     let bytes = bytes_of(&listing.items);
     let mut items = listing.items;
-    // Credentials stand among the consumers.
+    // Those of nested kinds stand among their owners.
     items.sort_by_cached_key(|item| item.key.kind().section().entry().rank);
     let mut last: Option<&'static str> = None;
     let parts: Vec<(Option<&'static str>, bool, Item)> = items
@@ -466,7 +459,7 @@ fn configuration_text(
 fn in_section(item: &Item) -> Option<Object> {
     let mut value = serde_json::from_str::<Object>(&item.value).ok()?;
     let kind = item.key.kind();
-    if matches!(kind, Kind::Credentials | Kind::Secrets | Kind::PluginMetadata) {
+    if kind.section() != kind || matches!(kind, Kind::Secrets | Kind::PluginMetadata) {
         value.insert("id".into(), item.key.id().into());
     }
     Some(value)
@@ -521,8 +514,8 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let error = match item {
         Some(item) if !item.is_object() => words::no_object(item),
         _ => {
-            let is_credential = kind == Kind::Consumers && id.as_deref().is_some_and(|id| id.contains('/'));
-            let judged = if is_credential { Kind::Credentials } else { kind };
+            let nested = kind.nested().filter(|_| id.as_deref().is_some_and(|id| id.contains('/')));
+            let judged = nested.unwrap_or(kind);
             words::of_listed(judged, &within, item.unwrap_or(&Value::Null))
         }
     };

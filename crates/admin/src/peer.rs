@@ -124,7 +124,8 @@ impl<'a> Peer<'a> {
             | Code::StreamRouteWithoutUpstream | Code::NotOnStreams { .. } | Code::OnlyOnStreams { .. } | Code::NodeWithoutPort
             | Code::RouteNotLeftOut | Code::OtherId { .. } | Code::NotChangeable | Code::NoReferent { .. }
             | Code::InvalidReferent { .. } | Code::NoClientCertificate { .. }
-            | Code::NoConsumerOfCredential { .. } | Code::OtherUsername
+            | Code::NoConsumerOfCredential { .. } | Code::OtherUsername | Code::NoServiceOfDecoration { .. }
+            | Code::OtherServiceOfDecoration { .. } | Code::RepeatedFieldPath { .. } | Code::ScriptOfService
             // Rules of plugins.
             | Code::DoubtfulCondition { .. } | Code::NoMetadata | Code::UnknownVariable { .. }
             | Code::ConsumerAwaited { .. } | Code::NoUpstream { .. } | Code::NoProto { .. } | Code::UnbuildableUpstream { .. }

@@ -122,8 +122,8 @@ const MOST_SHOWN: usize = 200;
 /// True if a resource refers to another one.
 fn refers(item: &Item, key: &Key) -> bool {
     let kind = item.key.kind();
-    if kind == Kind::Credentials && key.kind() == Kind::Consumers {
-        return item.key.consumer() == Some(key.id());
+    if kind.section() == key.kind() && kind != key.kind() {
+        return item.key.owner() == Some(key.id());
     }
     // Few have the id in them anywhere, so few are read.
     if item.key == *key || !item.value.contains(key.own_id()) {

@@ -422,10 +422,6 @@ mod tests {
                 "`upstream_host` can't be empty when `pass_host` is `rewrite`",
             ),
             (r#"{"uri":"/","upstream":{"nodes":{},"type":"chash"}}"#, "missing key"),
-            (
-                r#"{"uri":"/","plugins":{},"script_id":"1"}"#,
-                "invalid configuration: script_id: not supported yet: scripts by their ids (script_id)",
-            ),
         ];
         for (item, expected) in routes {
             assert_eq!(told(Kind::Routes, item), expected, "{item}");

@@ -28,6 +28,7 @@ impl Api {
         let key = settle_id(target, &mut value)?;
         refuse_times(&value)?;
         self.check_owner(target).await?;
+        self.check_decoration(target, Some(key.own_id()), &mut value).await?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(Some(&key)).await;
         for attempt in 0..TRIES {
@@ -49,11 +50,13 @@ impl Api {
 
     /// Creates a resource with an id of its own.
     pub(crate) async fn post(&self, target: &Target, request: &Request) -> Outcome {
-        let value = whole(target, request)?;
+        let mut value = whole(target, request)?;
         if target.id.is_some() || value.contains_key("id") {
             return Err(Answer::bad(format!("wrong {} id, do not need it", target.kind.entry().noun)));
         }
         refuse_times(&value)?;
+        self.check_owner(target).await?;
+        self.check_decoration(target, None, &mut value).await?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(None).await;
         let revision = self.configuration.store().revision().await.map_err(|error| Answer::store(&error))?;
@@ -83,6 +86,9 @@ impl Api {
         let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
         let key = target.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
+        if key.kind() == Kind::GraphqlCostDecorations && change.get("service_id").is_some() {
+            return Err(Answer::bad("service_id can not be patched"));
+        }
         let _turn = self.writing.turn(Some(&key)).await;
         for attempt in 0..TRIES {
             let before = self.basis(&key, attempt).await?.ok_or_else(Answer::no_such_key)?;
@@ -106,6 +112,7 @@ impl Api {
                 return Err(Answer::bad(format!("wrong {} id", target.kind.entry().noun)));
             }
             value.insert("id".to_owned(), key.own_id().into());
+            self.check_decoration(target, Some(key.own_id()), &mut value).await?;
             self.restore(&key, &mut value, Some(&before.value))?;
             if target.kind.entry().has_times {
                 set_times(&mut value, Some(&before), patched.as_ref());
@@ -119,7 +126,7 @@ impl Api {
         Err(contended(&key))
     }
 
-    /// Deletes a resource; a consumer with its credentials.
+    /// Deletes a resource, with those below it.
     pub(crate) async fn delete(&self, target: &Target, request: &Request) -> Outcome {
         let id = target.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", target.kind.entry().noun)))?;
         if !target.inside.is_empty() {
@@ -136,10 +143,10 @@ impl Api {
         let gone = |key: Key| Change { key, value: None, expires: None };
         let mut commit =
             Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
-        if key.kind() == Kind::Consumers {
+        if let Some(nested) = key.kind().nested() {
             let store = self.configuration.store();
-            let listing = store.list(Some(Kind::Credentials)).await.map_err(|error| Answer::store(&error))?;
-            let own = listing.items.into_iter().filter(|item| item.key.consumer() == Some(key.id()));
+            let listing = store.list(Some(nested)).await.map_err(|error| Answer::store(&error))?;
+            let own = listing.items.into_iter().filter(|item| item.key.owner() == Some(key.id()));
             commit.changes.extend(own.map(|item| gone(item.key)));
         }
         let changed = match force {
@@ -192,13 +199,35 @@ impl Api {
         Ok(json!({ "key": public_key(key), "value": value }))
     }
 
-    /// A credential needs its consumer.
+    /// A resource of a nested kind needs its owner.
     async fn check_owner(&self, target: &Target) -> Result<(), Answer> {
-        let (Kind::Credentials, Some(consumer)) = (target.kind, &target.parent) else { return Ok(()) };
-        match self.item(&Key::new(Kind::Consumers, consumer)).await? {
+        let owner = target.kind.section();
+        let Some(id) = target.parent.as_ref().filter(|_| owner != target.kind) else { return Ok(()) };
+        match self.item(&Key::new(owner, id)).await? {
             Some(_) => Ok(()),
-            None => Err(Answer::error(StatusCode::NOT_FOUND, "consumer not found")),
+            None => Err(Answer::error(StatusCode::NOT_FOUND, format!("{} not found", owner.entry().noun))),
         }
+    }
+
+    /// The weight of a field of GraphQL stands below its service, and no other one of the service is for the same place.
+    async fn check_decoration(&self, target: &Target, id: Option<&str>, value: &mut Object) -> Result<(), Answer> {
+        let (Kind::GraphqlCostDecorations, Some(service)) = (target.kind, &target.parent) else { return Ok(()) };
+        if value.get("service_id").is_some_and(|told| id_text(told).as_ref() != Some(service)) {
+            return Err(Answer::bad("wrong service_id, it is taken from the path"));
+        }
+        value.insert("service_id".to_owned(), service.as_str().into());
+        let Some(path) = value.get("field_path").and_then(Value::as_str) else { return Ok(()) };
+        let store = self.configuration.store();
+        let listing = store.list(Some(target.kind)).await.map_err(|error| Answer::store(&error))?;
+        let others = listing.items.iter().filter(|item| item.key.owner() == Some(service));
+        for item in others.filter(|item| Some(item.key.own_id()) != id) {
+            let other = serde_json::from_str::<Object>(&item.value).unwrap_or_default();
+            if other.get("field_path").and_then(Value::as_str) == Some(path) {
+                let id = item.key.own_id();
+                return Err(Answer::bad(format!("field_path {path} is already decorated on this service by [{id}]")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -221,14 +250,15 @@ fn settle_id(target: &Target, value: &mut Object) -> Result<Key, Answer> {
     let field = target.kind.id_field();
     let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field))).transpose()?;
     let told = match (target.kind, &target.parent, told) {
-        // A credential may be called by its whole name.
-        (Kind::Credentials, Some(consumer), Some(told)) => {
-            Some(told.strip_prefix(&format!("{consumer}/credentials/")).map(str::to_owned).unwrap_or(told))
-        }
-        // A secret has to be.
+        // A secret has to be called by its whole name.
         (Kind::Secrets, Some(manager), Some(told)) => {
             Some(told.strip_prefix(&format!("{manager}/")).ok_or_else(wrong)?.to_owned())
         }
+        // Others may be.
+        (kind, Some(owner), Some(told)) => match kind.split_nested(&told) {
+            Some((named, own)) if named == owner => Some(own.to_owned()),
+            _ => Some(told),
+        },
         (_, _, told) => told,
     };
     let id = match (&target.id, told) {

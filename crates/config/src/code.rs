@@ -133,6 +133,10 @@ codes! {
     InvalidReferent { kind: String, id: String } => "the {kind} {id} is invalid";
     NoClientCertificate { id: String } => "there is no item of ssls with type: client and the id {id}";
     NoConsumerOfCredential { consumer: String, state: &'static str } => "the consumer {consumer} of this credential is {state}";
+    NoServiceOfDecoration { service: String } => "there is no service '{service}', so this weighs nothing";
+    OtherServiceOfDecoration { service: String } => "the item stands below another service than '{service}'";
+    RepeatedFieldPath { path: String, other: String } => "{path} has the weights of '{other}' as well, which hold";
+    ScriptOfService => "the script of the service runs in the place of its plugins, and of the route's";
     OtherUsername => "the id of a consumer is its username; this one differs";
 
     // Plugins of an item.

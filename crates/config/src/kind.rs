@@ -214,6 +214,13 @@ kinds! { $
         Credentials(Credential) {
             path: "consumers/{username}/credentials/{id}", name: "credential", noun: "credential", rank: 4,
         }
+        /// Weights of fields of GraphQL, for all routes of a service.
+        GraphqlCostDecorations(GraphqlCostDecoration) {
+            path: "services/{service_id}/graphql_cost_decorations/{id}", name: "graphql_cost_decoration",
+            noun: "graphql cost decoration", rank: 15,
+            methods: &["POST", "PATCH"],
+            secrets: &[],
+        }
     }
     foreign {
         /// Entities of a family as it writes them, from which the model is lowered.
@@ -261,16 +268,29 @@ impl ResourceKind {
         RANKED.into_iter().filter(|kind| kind.section() == *kind)
     }
 
-    /// Section of a rules file, and directory of the keys. Credentials lie below their consumers.
+    /// Section of a rules file, and directory of the keys. Nested kinds lie below their owners.
     #[must_use]
     pub fn directory(self) -> &'static str {
         self.entry().path.split('/').next().unwrap_or_default()
     }
 
-    /// Kind that the section is named after: consumers for credentials.
+    /// Kind that the section is named after, which is that of the owner for a nested one: consumers for credentials.
     #[must_use]
     pub fn section(self) -> Self {
         Self::named(self.directory()).unwrap_or(self)
+    }
+
+    /// Kind of what is nested in resources of this kind: credentials for consumers.
+    #[must_use]
+    pub fn nested(self) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind != self && kind.section() == self)
+    }
+
+    /// Splits the id of a resource of a nested kind into that of its owner and its own: `jack/credentials/c1`.
+    #[must_use]
+    pub fn split_nested(self, id: &str) -> Option<(&str, &str)> {
+        let (owner, rest) = id.split_once('/')?;
+        Some((owner, rest.strip_prefix(self.plural())?.strip_prefix('/')?))
     }
 
     /// Name of the kind: `routes`, `credentials`.
@@ -361,10 +381,20 @@ impl ResourceKey {
     /// Consumer that a credential belongs to.
     #[must_use]
     pub fn consumer(&self) -> Option<&str> {
-        match self.kind {
-            ResourceKind::Credentials => self.id.split_once('/').map(|(consumer, _)| consumer),
-            _ => None,
-        }
+        self.owner().filter(|_| self.kind == ResourceKind::Credentials)
+    }
+
+    /// Id of the resource that one of a nested kind belongs to.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        let is_nested = self.kind.is_of_model() && self.kind.section() != self.kind;
+        self.id.split_once('/').filter(|_| is_nested).map(|(owner, _)| owner)
+    }
+
+    /// Key of the resource that one of a nested kind belongs to.
+    #[must_use]
+    pub fn owner_key(&self) -> Option<Self> {
+        self.owner().map(|owner| Self::new(self.kind.section(), owner))
     }
 }
 
@@ -410,6 +440,10 @@ mod tests {
             ("routes/1", Some((ResourceKind::Routes, "1", "1"))),
             ("consumers/jack", Some((ResourceKind::Consumers, "jack", "jack"))),
             ("consumers/jack/credentials/c1", Some((ResourceKind::Credentials, "jack/credentials/c1", "c1"))),
+            (
+                "services/s/graphql_cost_decorations/p",
+                Some((ResourceKind::GraphqlCostDecorations, "s/graphql_cost_decorations/p", "p")),
+            ),
             ("secrets/vault/1", Some((ResourceKind::Secrets, "vault/1", "vault/1"))),
             ("entities/services/s1", Some((ResourceKind::Entities, "services/s1", "services/s1"))),
             ("entities/services", None),

@@ -13,7 +13,7 @@ use crate::front_end::Family;
 use crate::kind::{ResourceKey, ResourceKind, listed, with_type};
 use crate::load::Item;
 use crate::node::Node;
-use crate::resource::{Consumer, Credential, Document};
+use crate::resource::{Consumer, Credential, Document, GraphqlCostDecoration, Service};
 use crate::shared::{SharedMap, SharedSet, starting_at};
 
 /// Change of one resource.
@@ -41,6 +41,10 @@ macro_rules! model {
             pub(crate) lone_consumers: Items<Consumer>,
             /// The credentials that stand beside consumers, under `<username>/credentials/<id>`.
             pub(crate) lone_credentials: Items<Credential>,
+            /// Services without the weights of GraphQL below them.
+            pub(crate) lone_services: Items<Service>,
+            /// The weights, under `<service>/graphql_cost_decorations/<id>`.
+            pub(crate) lone_decorations: Items<GraphqlCostDecoration>,
             /// Pairs of a resource that is referred to and one that refers to it.
             references: SharedSet<(ResourceKey, ResourceKey)>,
             /// The order of the next resource.

@@ -212,14 +212,11 @@ fn unsupported(page: &mut String) {
     page.push_str("| in | field | feature |\n|---|---|---|\n");
     for entry in UNSUPPORTED {
         let place = match entry.owner {
-            Owner::Document => "the document",
-            Owner::Route => "a route",
-            Owner::Service => "a service",
             Owner::StreamRoute => "a stream route",
             Owner::Upstream => "an upstream",
         };
         let field = match entry.when {
-            When::Present | When::NotEmpty => format!("`{}`", entry.field),
+            When::Present => format!("`{}`", entry.field),
             When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
         };
         row(page, &[place, &field, entry.feature]);

@@ -9,6 +9,7 @@ mod checks;
 mod consumer;
 mod developer;
 mod document;
+mod graphql_cost;
 mod head;
 mod id;
 mod matching;
@@ -30,6 +31,7 @@ pub use checks::{
 pub use consumer::{Consumer, ConsumerGroup, Credential, KeyPlan};
 pub use developer::Developer;
 pub use document::{Document, GlobalRule, ItemPath, Origin, PluginConfig, PluginMetadata};
+pub use graphql_cost::{CostDecorations, CostPlace, GraphqlCostDecoration};
 pub use id::{Id, Username};
 pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
 pub use node_fault::NodeFault;

@@ -21,12 +21,6 @@ pub struct Unsupported {
 /// Owner of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The document itself.
-    Document,
-    /// A route.
-    Route,
-    /// A service.
-    Service,
     /// A stream route.
     StreamRoute,
     /// An upstream, wherever it is written.
@@ -38,8 +32,6 @@ pub enum Owner {
 pub enum When {
     /// Any but null.
     Present,
-    /// Any but null, an empty list and an empty mapping.
-    NotEmpty,
     /// One of these texts.
     OneOf(&'static [&'static str]),
 }
@@ -47,10 +39,7 @@ pub enum When {
 /// Everything that is refused as not supported yet.
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
-    refuse(Owner::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
-    refuse(Owner::Route, "script_id", When::Present, "scripts by their ids"),
     refuse(Owner::StreamRoute, "protocol", When::Present, "protocols above TCP (xRPC)"),
-    refuse(Owner::Service, "script", When::Present, "scripts of services"),
     refuse(Owner::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
 ];
 
@@ -59,11 +48,6 @@ const fn refuse(owner: Owner, field: &'static str, when: When, feature: &'static
 }
 
 impl Unsupported {
-    /// The feature of a section of a document, such as `stream_routes`.
-    pub fn of_section(name: &str) -> Option<&'static Self> {
-        UNSUPPORTED.iter().find(|entry| entry.owner == Owner::Document && entry.field == name)
-    }
-
     /// Text of a refusal; `asked` is the field or section that selects the feature.
     pub fn refusal(&self, asked: &str) -> String {
         format!("not supported yet: {} ({asked})", self.feature)
@@ -75,9 +59,6 @@ impl When {
         match (self, &node.kind) {
             (_, Kind::Null) => false,
             (Self::Present, _) => true,
-            (Self::NotEmpty, Kind::Seq(items)) => !items.is_empty(),
-            (Self::NotEmpty, Kind::Map(entries)) => !entries.is_empty(),
-            (Self::NotEmpty, _) => true,
             (Self::OneOf(texts), Kind::Str(text)) => texts.contains(&text.as_str()),
             (Self::OneOf(_), _) => false,
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use weir_config::CostDecorations;
 use weir_router::{Router, Slots};
 
 use crate::consumer::Consumers;
@@ -41,6 +42,8 @@ pub struct RouteInfo {
     pub service_id: Option<Named>,
     /// Name of its service, where that has one.
     pub service_name: Option<Named>,
+    /// Weights of fields of GraphQL below its service.
+    pub decorations: CostDecorations,
     /// Its path patterns, in the order the router counts them.
     pub paths: Box<[Named]>,
     /// Its host patterns, in the order the router counts them.

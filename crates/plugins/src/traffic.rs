@@ -3,9 +3,11 @@
 mod amount;
 pub(crate) mod api_breaker;
 mod calendar;
-mod graphql;
+pub(crate) mod graphql;
+mod graphql_cost;
 pub(crate) mod graphql_limit_count;
 pub(crate) mod graphql_proxy_cache;
+mod graphql_schema;
 pub(crate) mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;

@@ -78,6 +78,37 @@ fn a_script_runs_in_the_place_of_plugins() {
     }
 }
 
+/// Routes without a script have that of their service, in the place of all plugins, which is said.
+#[test]
+fn a_script_of_a_service_runs_for_its_routes() {
+    let origin = Origin::echo();
+    let script = |text: &str| {
+        format!("return {{ access = function() require('apisix.core').response.exit(200, '{text}') end }}")
+    };
+    let rules = |service: &str| {
+        json!({
+            "services": [{ "id": "s", "upstream": upstream(&origin), "script": script(service) }],
+            "routes": [
+                { "id": "bare", "uri": "/bare", "service_id": "s" },
+                { "id": "guarded", "uri": "/guarded", "service_id": "s", "plugins": { "key-auth": {} } },
+                { "id": "own", "uri": "/own", "service_id": "s", "script": script("own"), "script_id": "drawn" },
+                { "id": "other", "uri": "/other", "upstream": upstream(&origin) },
+            ],
+        })
+    };
+    let gateway = Gateway::start(rules("shared"));
+    let texts = || ["/bare", "/guarded", "/own"].map(|path| gateway.get(path).text());
+    assert_eq!(texts(), ["shared", "shared", "own"]);
+    assert_eq!((gateway.get("/other").status, origin.requests().len()), (200, 1));
+    let warned = gateway.logged("the script of the service runs in the place of its plugins");
+    assert!(warned.contains("routes[1]") && !warned.contains("routes[0]"), "{warned}");
+    assert_eq!(gateway.reload(rules("changed")), Reload::Applied);
+    assert_eq!(texts(), ["changed", "changed", "own"]);
+    let wrong = json!({ "services": [{ "id": "s", "script": "local x = = 1" }],
+                        "routes": [{ "uri": "/bare", "service_id": "s" }] });
+    assert_eq!(gateway.reload(wrong), Reload::Rejected);
+}
+
 #[test]
 fn a_function_runs_before_a_plugin() {
     let origin = Origin::echo();

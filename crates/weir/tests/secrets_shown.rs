@@ -47,6 +47,7 @@ const FIELDS: &[&str] = &[
     "s3cret-in-a-field-for-a-spec",
     "s3cret-of-tencent",
     "s3cret-of-a-directory",
+    "s3cret-in-a-field-for-a-schema",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -118,6 +119,8 @@ impl Secrets {
             "azure-functions": { "function_uri": "http://127.0.0.1:1", "authorization": { "apikey": FIELDS[27] } },
             "openfunction": { "function_uri": "http://127.0.0.1:1", "authorization": { "service_token": FIELDS[28] } },
             "oas-validator": { "spec_url": "http://127.0.0.1:1", "spec_url_request_headers": { "X-Key": FIELDS[30] } },
+            "graphql-limit-count": { "count": 1, "time_window": 1, "cost_strategy": "complexity",
+                                     "introspection_headers": { "X-Key": FIELDS[33] } },
             "openwhisk": { "api_host": "http://127.0.0.1:1", "service_token": FIELDS[29], "namespace": "n", "action": "a" },
         });
         vec![

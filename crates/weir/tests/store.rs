@@ -427,7 +427,7 @@ upstreams: [{id: u, nodes: {127.0.0.1:1: 1}}]";
     for (rules, words) in [
         ("routes: [{id: a, uri: a}]", "rules.yaml:1:"),
         ("routes: [{id: a, uri: /a, upstream_id: none}]", "none"),
-        ("graphql_cost_decorations: [{id: a}]", "not supported"),
+        ("services: [{id: a/graphql_cost_decorations/b}]", "field_path is missing"),
     ] {
         let (code, out, err) = import(rules);
         assert!(code == 1 && err.contains(words), "{rules}: {code} {out}{err}");

@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use weir_store::{Change, Commit, Key, Kind};
+use weir_store::{Change, Commit, Kind};
 
 use crate::Refused;
 use crate::answer::Answer;
@@ -11,9 +11,10 @@ use crate::keys::{Identity, Role};
 use crate::request::Request;
 
 /// Kinds that a team may have resources of. What is left concerns everybody.
-const OF_TEAMS: [Kind; 9] = [
+const OF_TEAMS: [Kind; 10] = [
     Kind::Routes,
     Kind::Services,
+    Kind::GraphqlCostDecorations,
     Kind::Upstreams,
     Kind::PluginConfigs,
     Kind::Plans,
@@ -44,11 +45,8 @@ impl Api {
 
     /// True if a resource belongs to a team before and after a change.
     async fn is_of_team(&self, change: &Change, commit: &Commit, team: &str) -> Result<bool, Refused> {
-        // A credential belongs to the team of its consumer.
-        let owner = match change.key.consumer().filter(|_| change.key.kind() == Kind::Credentials) {
-            Some(consumer) => Key::new(Kind::Consumers, consumer),
-            None => change.key.clone(),
-        };
+        // A credential belongs to the team of its consumer, and what is below a service to that of the service.
+        let owner = change.key.owner_key().unwrap_or_else(|| change.key.clone());
         let is_own = |text: &str| team_of(text).as_deref() == Some(team);
         let after = commit.changes.iter().find(|change| change.key == owner).map(|change| change.value.as_deref());
         let before = self.configuration.store().get(&owner).await.map_err(Refused::Store)?;
@@ -57,7 +55,7 @@ impl Api {
             && match after {
                 Some(Some(text)) => is_own(text),
                 Some(None) => true,
-                // Nothing is known of the owner of a credential whose consumer is not there.
+                // Nothing is known of the team of what is below a resource that is not there.
                 None => before.is_some(),
             })
     }

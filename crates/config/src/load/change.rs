@@ -12,7 +12,7 @@ use crate::diagnostic::Diagnostic;
 use crate::kind::{ResourceKey, ResourceKind, with_type};
 use crate::model::{ItemChange, Items, Model};
 use crate::node::{Key, Kind, Mark, Node};
-use crate::resource::{Consumer, Credential, GlobalRule};
+use crate::resource::{Consumer, Credential, GlobalRule, GraphqlCostDecoration, Service};
 use crate::secret::Revealed;
 
 /// A change that is right.
@@ -74,8 +74,12 @@ impl Loader<'_> {
         for change in others {
             self.put_change(model, change, &mut keys);
         }
-        for key in keys.iter().filter(|key| key.kind() == ResourceKind::Consumers) {
-            self.compose_consumer(model, &key.shared_id());
+        for key in &keys {
+            match key.kind() {
+                ResourceKind::Consumers => self.compose_consumer(model, &key.shared_id()),
+                ResourceKind::Services => self.compose_service(model, &key.shared_id()),
+                _ => {}
+            }
         }
         if !self.failed_since(0) {
             self.relink(model, &keys);
@@ -85,11 +89,8 @@ impl Loader<'_> {
 
     fn put_change(&mut self, model: &mut Model, change: ItemChange, keys: &mut BTreeSet<ResourceKey>) {
         let ItemChange { key, node, left_out } = change;
-        // The consumer changes with its credentials.
-        keys.insert(match key.consumer() {
-            Some(consumer) => ResourceKey::new(ResourceKind::Consumers, consumer),
-            None => key.clone(),
-        });
+        // A resource changes with those below it.
+        keys.insert(key.owner_key().unwrap_or_else(|| key.clone()));
         if left_out {
             return match key.kind() {
                 ResourceKind::Ssls => self.put_names(model, &key, node),
@@ -152,6 +153,25 @@ impl Loader<'_> {
             Arc::new(consumer)
         };
         model.consumers.put(Arc::clone(username), item, alone.order);
+    }
+
+    /// Gives a service the weights of GraphQL below it.
+    fn compose_service(&mut self, model: &mut Model, id: &Arc<str>) {
+        let Some(alone) = model.lone_services.listed(id).cloned() else {
+            model.services.remove(id);
+            return;
+        };
+        let prefix = format!("{id}/{}/", ResourceKind::GraphqlCostDecorations.plural());
+        let below: Vec<_> = model.lone_decorations.below(&prefix).map(|listed| Arc::clone(&listed.item)).collect();
+        let item = match below.is_empty() {
+            true => alone.item,
+            false => {
+                let mut service = Service::clone(&alone.item);
+                self.decorate(&mut service, below.iter().map(|item| GraphqlCostDecoration::clone(item)).collect());
+                Arc::new(service)
+            }
+        };
+        model.services.put(Arc::clone(id), item, alone.order);
     }
 
     /// Checks the references of what changed, and those to it.

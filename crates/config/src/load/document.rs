@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::Loader;
 use super::foreign::{GATEWAY, is_section, section_names};
+use super::item::Nested;
 use super::kinds::Item;
 use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::kind::{ResourceKind, listed};
 use crate::node::{Key, Kind, Node};
-use crate::resource::{Consumer, Document};
-use crate::unsupported::{Owner, take_out};
+use crate::resource::{Consumer, Document, Service};
 
 impl Loader<'_> {
     /// Reads all sections; `None` when there is nothing to read.
@@ -23,9 +23,6 @@ impl Loader<'_> {
             self.refuse(Diagnostic::error(root.mark, "", code));
             return None;
         }
-        let before = self.found.len();
-        take_out(Owner::Document, &mut root, "", &mut self.found);
-        self.refused |= self.failed_since(before);
         self.unknown_sections(&root);
         let mut document = Document { compiled: self.compiled.clone(), family: self.family, ..Document::default() };
         macro_rules! read {
@@ -91,24 +88,35 @@ impl Loader<'_> {
 
     /// The consumers, with the credentials that stand beside them.
     pub(super) fn consumers(&mut self, root: &mut Node) -> Vec<Arc<Consumer>> {
-        let nodes = self.section_nodes(ResourceKind::Consumers, root);
-        let mut consumers = Vec::with_capacity(nodes.len());
-        let mut credentials = Vec::new();
+        let (mut consumers, credentials) = self.section_with_nested(root);
+        self.attach_credentials(&mut consumers, credentials);
+        consumers
+    }
+
+    /// The services, with the weights of GraphQL that stand beside them.
+    pub(super) fn services(&mut self, root: &mut Node) -> Vec<Arc<Service>> {
+        let (mut services, decorations) = self.section_with_nested(root);
+        self.attach_decorations(&mut services, decorations);
+        services
+    }
+
+    /// Reads one section in which items of a nested kind stand as well: those with an id such as
+    /// `<username>/credentials/<id>`, which come with the ids of their owners and the positions of theirs.
+    fn section_with_nested<T: Item, N: Item>(&mut self, root: &mut Node) -> (Vec<Arc<T>>, Vec<Nested<N>>) {
+        let nodes = self.section_nodes(T::KIND, root);
+        let mut items = Vec::with_capacity(nodes.len());
+        let mut nested = Vec::new();
         for (index, node) in nodes.into_iter().enumerate() {
-            let owner = node.get("id").and_then(Node::as_str).and_then(|id| id.split_once("/credentials/"));
+            let owner = node.get("id").and_then(Node::as_str).and_then(|id| N::KIND.split_nested(id));
             match owner.map(|(owner, _)| owner.to_owned()) {
                 Some(owner) => {
                     let mark = node.mark_of("id");
-                    if let Some(credential) = self.lone_credential(index, node) {
-                        credentials.push((owner, mark, credential));
-                    }
+                    nested.extend(self.nested_item(index, node).map(|item| (owner, mark, item)));
                 }
-                None => consumers.extend(self.item::<Consumer>(index, node).map(Arc::new)),
+                None => items.extend(self.item::<T>(index, node).map(Arc::new)),
             }
         }
-        let mut consumers = self.unique(consumers);
-        self.attach_credentials(&mut consumers, credentials);
-        consumers
+        (self.unique(items), nested)
     }
 
     /// The items of a section, which may be missing, null or empty. That of metadata may be a mapping from ids.

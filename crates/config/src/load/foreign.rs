@@ -18,7 +18,7 @@ pub(crate) struct Foreign {
 
 /// The sections of a rules file, whether supported or not.
 pub(super) fn section_names() -> impl Iterator<Item = &'static str> {
-    ResourceKind::sections().map(ResourceKind::directory).chain(["graphql_cost_decorations", "plugins"])
+    ResourceKind::sections().map(ResourceKind::directory).chain(["plugins"])
 }
 
 /// True for the name of a section, whether supported or not.

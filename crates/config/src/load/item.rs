@@ -1,6 +1,6 @@
 //! Reading of an item's tree into a typed resource.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -14,8 +14,14 @@ use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::kind::ResourceKind;
 use crate::node::{Kind, Mark, Node, Path, push_index, quoted};
-use crate::resource::{Consumer, Credential, Id, ItemPath, Origin, PluginMetadata, is_open};
+use crate::resource::{
+    Consumer, CostDecorations, Credential, GraphqlCostDecoration, Id, ItemPath, Origin, PluginMetadata, Service,
+    is_open,
+};
 use crate::schema::{Checker, ignore_unknown};
+
+/// An item of a nested kind: the id of its owner, the position of its own, and the item.
+pub(super) type Nested<T> = (String, Mark, T);
 
 impl Loader<'_> {
     /// Reads an item; `None` when it is invalid.
@@ -120,22 +126,23 @@ impl Loader<'_> {
         Some(PluginMetadata { plugin: name, conf: node, is_unresolved, origin })
     }
 
-    /// A credential that stands beside the consumers, with the id `<username>/credentials/<id>`.
-    pub(super) fn lone_credential(&mut self, index: usize, mut node: Node) -> Option<Credential> {
-        let path = item_path(ResourceKind::Consumers, index);
+    /// An item of a nested kind that stands beside its owner, with an id such as `<username>/credentials/<id>`.
+    pub(super) fn nested_item<T: Item>(&mut self, index: usize, mut node: Node) -> Option<T> {
+        let section = T::KIND.section();
+        let path = item_path(section, index);
         let (mark, whole) = (node.mark, node.get("id").and_then(readable_id));
         let before = self.found.len();
         self.found.extend(self.text_errors.remove(&path).unwrap_or_default());
         let id = whole.as_deref().unwrap_or_default();
-        let own = id.split_once("/credentials/").map_or_else(|| id.rsplit('/').next(), |(_, own)| Some(own));
+        let own = T::KIND.split_nested(id).map_or_else(|| id.rsplit('/').next(), |(_, own)| Some(own));
         let own = own.unwrap_or_default().to_owned();
         node.insert("id", Node { mark: node.mark_of("id"), kind: Kind::Str(own) });
-        let credential = Credential::read(self, &path, node);
+        let item = T::read(self, &path, node);
         if self.failed_since(before) {
-            self.drop_item(ResourceKind::Consumers, mark, path, whole);
+            self.drop_item(section, mark, path, whole);
             return None;
         }
-        credential
+        item
     }
 
     pub(super) fn prepare_credential(&mut self, node: &mut Node, path: &str) {
@@ -153,11 +160,7 @@ impl Loader<'_> {
     }
 
     /// Gives credentials to the consumers they name.
-    pub(super) fn attach_credentials(
-        &mut self,
-        consumers: &mut [Arc<Consumer>],
-        list: Vec<(String, Mark, Credential)>,
-    ) {
+    pub(super) fn attach_credentials(&mut self, consumers: &mut [Arc<Consumer>], list: Vec<Nested<Credential>>) {
         let owners = if list.is_empty() { &[] } else { &*consumers };
         let owners = owners.iter().enumerate().map(|(at, consumer)| (consumer.username.to_string(), at));
         let places: HashMap<String, usize> = owners.collect();
@@ -180,6 +183,53 @@ impl Loader<'_> {
         for consumer in consumers.iter_mut().filter(|consumer| consumer.credentials.len() > 1) {
             self.unique_credentials(Arc::make_mut(consumer));
         }
+    }
+
+    /// Gives weights of GraphQL to the services they name. One whose service is not there weighs nothing.
+    pub(super) fn attach_decorations(
+        &mut self,
+        services: &mut [Arc<Service>],
+        list: Vec<Nested<GraphqlCostDecoration>>,
+    ) {
+        if list.is_empty() {
+            return;
+        }
+        let known: HashSet<String> = services.iter().map(|service| service.id().to_owned()).collect();
+        let mut of_services: BTreeMap<String, Vec<GraphqlCostDecoration>> = BTreeMap::new();
+        for (owner, mark, decoration) in list {
+            if !known.contains(&owner) {
+                let place = field(&decoration.origin.path.to_string(), "id");
+                self.warn(mark, &place, Code::NoServiceOfDecoration { service: owner });
+                continue;
+            }
+            of_services.entry(owner).or_default().push(decoration);
+        }
+        for service in services {
+            if let Some(mut all) = of_services.remove(service.id()) {
+                // The order of keys, as in a store.
+                all.sort_by(|one, other| one.id.cmp(&other.id));
+                self.decorate(Arc::make_mut(service), all);
+            }
+        }
+    }
+
+    /// Gives a service these weights.
+    pub(super) fn decorate(&mut self, service: &mut Service, all: Vec<GraphqlCostDecoration>) {
+        for (at, decoration) in all.iter().enumerate() {
+            let origin = decoration.origin.clone();
+            if let Some(other) = decoration.service_id.as_ref().filter(|named| named.as_str() != service.id()) {
+                let code = Code::OtherServiceOfDecoration { service: other.to_string() };
+                let place = field(&origin.path.to_string(), "service_id");
+                self.found.push(Diagnostic::error(origin.mark, place, code));
+            }
+            let is_same = |other: &&GraphqlCostDecoration| other.field_path == decoration.field_path;
+            if let Some(other) = all.iter().skip(at + 1).find(is_same) {
+                let place = field(&origin.path.to_string(), "field_path");
+                let code = Code::RepeatedFieldPath { path: decoration.field_path.clone(), other: other.id.to_string() };
+                self.warn(origin.mark, &place, code);
+            }
+        }
+        service.graphql_cost_decorations = CostDecorations::new(all);
     }
 
     /// Leaves the later of several credentials with one id.

@@ -22,8 +22,8 @@ use crate::kind::ResourceKind;
 use crate::model::{Items, Model};
 use crate::node::{Kind, Node, Path, push_index};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, Developer, GlobalRule, Id, Origin, Plan, PluginConfig, PluginMetadata, Proto,
-    Route, SecretManager, Service, Ssl, SslType, Status, StreamRoute, Upstream, compile_proto,
+    Consumer, ConsumerGroup, Credential, Developer, GlobalRule, GraphqlCostDecoration, Id, Origin, Plan, PluginConfig,
+    PluginMetadata, Proto, Route, SecretManager, Service, Ssl, SslType, Status, StreamRoute, Upstream, compile_proto,
 };
 use crate::schema::json_schema;
 use crate::unsupported::{Owner, take_out};
@@ -202,8 +202,7 @@ impl Item for Route {
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        let taken = take_out(Owner::Route, node, path, &mut loader.found);
-        check_route(node, path, &taken, loader.options.router, &mut loader.found);
+        check_route(node, path, loader.options.router, &mut loader.found);
         loader.conditions(node, path, "vars");
         prepare_parts(loader, node, path, Scope::Route);
     }
@@ -265,9 +264,20 @@ impl Item for StreamRoute {
 
 impl Item for Service {
     const KIND: ResourceKind = ResourceKind::Services;
-    listed_item!(services);
     typed_item!();
     numbered_item!();
+
+    fn items(model: &Model) -> &Items<Self> {
+        &model.services
+    }
+
+    fn own_items(model: &mut Model) -> &mut Items<Self> {
+        &mut model.lone_services
+    }
+
+    fn section(loader: &mut Loader<'_>, root: &mut Node) -> Vec<Arc<Self>> {
+        loader.services(root)
+    }
 
     fn id_at(&self, field: &'static str) -> Option<&Id> {
         match field {
@@ -278,7 +288,6 @@ impl Item for Service {
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        take_out(Owner::Service, node, path, &mut loader.found);
         check_service(node, path, &mut loader.found);
         prepare_parts(loader, node, path, Scope::Route);
     }
@@ -464,11 +473,22 @@ impl Item for Credential {
     numbered_item!();
 
     fn read_listed(loader: &mut Loader<'_>, index: usize, node: Node) -> Option<Self> {
-        loader.lone_credential(index, node)
+        loader.nested_item(index, node)
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         loader.prepare_credential(node, path);
+    }
+}
+
+impl Item for GraphqlCostDecoration {
+    const KIND: ResourceKind = ResourceKind::GraphqlCostDecorations;
+    listed_item!(lone_decorations);
+    typed_item!();
+    numbered_item!();
+
+    fn read_listed(loader: &mut Loader<'_>, index: usize, node: Node) -> Option<Self> {
+        loader.nested_item(index, node)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic
 }
 
 /// The rules of a route.
-pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: RouterMode, found: &mut Vec<Diagnostic>) {
+pub(super) fn check_route(node: &Node, path: &str, router: RouterMode, found: &mut Vec<Diagnostic>) {
     let has = |name: &str| node.get(name).is_some();
     for (one, several) in [("uri", "uris"), ("host", "hosts"), ("remote_addr", "remote_addrs")] {
         if has(one) && has(several) {
@@ -59,8 +59,7 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
         let code = Code::OnlyOneOf { one: "script", other };
         found.push(Diagnostic::error(node.mark_of("script"), field(path, "script"), code));
     }
-    let taken_action = taken.contains(&"script_id");
-    if !action && !taken_action {
+    if !action {
         found.push(Diagnostic::error(node.mark, path, Code::RouteWithoutPurpose));
     }
     check_upstream_choice(node, path, found);

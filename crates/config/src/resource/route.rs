@@ -53,6 +53,9 @@ resource! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(min = 10, max = 102_400))]
         pub script: Option<String>,
+        /// The id under which a dashboard keeps what it has made the script from. Information only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub script_id: Option<Id>,
         /// Time limits towards the upstream, which take precedence over those of the upstream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Timeout>,

@@ -1,5 +1,5 @@
 use super::head::resource;
-use super::{HostPattern, Id, Plugins, Upstream};
+use super::{CostDecorations, HostPattern, Id, Plugins, Upstream};
 
 resource! {
     /// Common part of several routes: an upstream, plugins, hosts.
@@ -7,6 +7,11 @@ resource! {
         /// Plugins by name, for every route of the service.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub plugins: Option<Plugins>,
+        /// A text in Lua, as `script` of a route, for routes of the service without one. It runs in the place of all plugins of the
+        /// service and of its routes, of which a warning is made. See [scripts](scripts.md).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 10, max = 102_400))]
+        pub script: Option<String>,
         /// The upstream, written in place. Without effect beside `upstream_id`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub upstream: Option<Box<Upstream>>,
@@ -20,5 +25,9 @@ resource! {
         /// `Upgrade: websocket` is passed on if true, by routes that do not set it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
+        /// The weights that stand below the service.
+        #[serde(skip_deserializing, skip_serializing_if = "CostDecorations::is_empty")]
+        #[schemars(skip)]
+        pub graphql_cost_decorations: CostDecorations,
     }
 }

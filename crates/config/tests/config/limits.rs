@@ -159,8 +159,8 @@ fn limits() -> Vec<Limit> {
             json!(["function", "return function() end", 1]),
         ),
         limit("routes", "script", json!([]), json!(["return true"])),
-        limit("routes", "script_id", json!([]), json!([1])),
-        limit("services", "script", json!([]), json!(["return true"])),
+        limit("routes", "script_id", json!([1, "a"]), json!(["", []])),
+        limit("services", "script", json!(["return true"]), json!(["return", 1])),
         limit(
             "consumers",
             "username",
@@ -358,8 +358,19 @@ fn rules_between_fields_hold() {
             "protos[0].content: no .proto file: 2:13: name 'B' is not defined",
         ),
         (
-            json!({"graphql_cost_decorations": [{}]}),
-            "graphql_cost_decorations: not supported yet: GraphQL cost limits (graphql_cost_decorations)",
+            json!({"services": [{"id": "s", "upstream": {"nodes": {}}},
+                                {"id": "s/graphql_cost_decorations/a", "field_path": "Query."}]}),
+            "services[1].field_path: expected a type and names of fields, such as Product or Query.products, found \"Query.\"",
+        ),
+        (
+            json!({"services": [{"id": "s", "upstream": {"nodes": {}}},
+                                {"id": "s/graphql_cost_decorations/a", "field_path": "Query", "add_value": -1}]}),
+            "services[1].add_value: expected a number of at least 0, found -1",
+        ),
+        (
+            json!({"services": [{"id": "s", "upstream": {"nodes": {}}},
+                                {"id": "s/graphql_cost_decorations/a", "field_path": "Query", "service_id": "t"}]}),
+            "services[1].service_id: the item stands below another service than 't'",
         ),
     ];
     for (document, expected) in cases {
@@ -501,7 +512,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
     for entry in UNSUPPORTED {
         let value = match entry.when {
             When::Present => json!("x"),
-            When::NotEmpty => json!([{}]),
             When::OneOf(texts) => json!(texts[0]),
         };
         let field = |mut item: Value| {
@@ -509,12 +519,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             item
         };
         let (document, path) = match entry.owner {
-            Owner::Document => (field(json!({})), entry.field.to_owned()),
-            Owner::Route => (
-                json!({ "routes": [field(json!({ "uri": "/a", "plugins": {} }))] }),
-                format!("routes[0].{}", entry.field),
-            ),
-            Owner::Service => (json!({ "services": [field(json!({}))] }), format!("services[0].{}", entry.field)),
             Owner::StreamRoute => {
                 let upstream = json!({ "upstream": { "nodes": {} } });
                 (json!({ "stream_routes": [field(upstream)] }), format!("stream_routes[0].{}", entry.field))

@@ -147,7 +147,6 @@ fn what_is_wrong_with_the_file_is_not_skipped() {
     for text in [
         "routes: [\n#END",
         "routes: []\nroutes: []\n#END",
-        "graphql_cost_decorations: [{}]\nroutes: []\n#END",
         "routes: {a: b}\n#END",
         "routes: [{uri: \"${{UNSET}}\"}]\n#END",
     ] {

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use apollo_compiler::parser::Parser;
+use serde_json::{Map, Value, json};
 use weir_plugin::{Flow, RequestCx};
 
 /// The message of a refusal of a document, with the reason.
@@ -10,22 +11,48 @@ pub(super) fn invalid(reason: &str) -> String {
     format!("Invalid graphql request: {reason}")
 }
 
-/// The document in a body with this media type, and the name of the operation that is asked for.
+/// Bounds of a document: levels of its nesting, and words and signs of it.
+pub(crate) const DEEPEST: usize = 128;
+const MOST_TOKENS: usize = 15_000;
+
+/// A parser of documents from clients.
+pub(crate) fn parser() -> Parser {
+    Parser::new().recursion_limit(DEEPEST).token_limit(MOST_TOKENS)
+}
+
+/// A request of GraphQL over HTTP.
+#[derive(Debug, Default)]
+pub(super) struct Asked<'b> {
+    /// The document.
+    pub(super) query: Cow<'b, [u8]>,
+    /// The operation of the document that is asked for.
+    pub(super) operation: Option<String>,
+    /// Values of its variables.
+    pub(super) variables: Map<String, Value>,
+}
+
+/// The request in a body with this media type.
 ///
 /// # Errors
 /// The message of a refusal.
-pub(super) fn document<'b>(kind: &[u8], body: &'b [u8]) -> Result<(Cow<'b, [u8]>, Option<String>), String> {
+pub(super) fn document<'b>(kind: &[u8], body: &'b [u8]) -> Result<Asked<'b>, String> {
     if body.is_empty() {
         return Err(invalid("can't get graphql request body"));
     }
     if kind.starts_with(b"application/json") {
-        let read: Value = serde_json::from_slice(body).map_err(|error| format!("invalid graphql request, {error}"))?;
+        let mut read: Value =
+            serde_json::from_slice(body).map_err(|error| format!("invalid graphql request, {error}"))?;
         let text = |field: &str| read[field].as_str().map(str::to_owned);
         let query = text("query").ok_or("invalid graphql request, json body[query] is nil")?;
-        return Ok((query.into_bytes().into(), text("operationName")));
+        let operation = text("operationName");
+        let variables = match read.get_mut("variables").map(Value::take) {
+            Some(Value::Object(variables)) => variables,
+            _ => Map::new(),
+        };
+        return Ok(Asked { query: query.into_bytes().into(), operation, variables });
     }
     if kind.starts_with(b"application/graphql") {
-        return Ok((body.into(), None));
+        return Ok(Asked { query: body.into(), ..Asked::default() });
     }
     Err(format!("invalid graphql request, error content-type: {}", String::from_utf8_lossy(kind)))
 }

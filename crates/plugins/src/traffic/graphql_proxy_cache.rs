@@ -196,7 +196,7 @@ fn is_read(cx: &RequestCx<'_>) -> Result<bool, String> {
             _ => return Err("invalid graphql request, args[query] is nil".to_owned()),
         }
     } else {
-        document(request.field_str("content-type").unwrap_or_default(), cx.body().unwrap_or_default())?.0
+        document(request.field_str("content-type").unwrap_or_default(), cx.body().unwrap_or_default())?.query
     };
     match graphql_depth(&text, None) {
         Depth::Levels(_) => Ok(!graphql_changes(&text)),

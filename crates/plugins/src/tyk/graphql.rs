@@ -7,7 +7,6 @@ use std::sync::Arc;
 use apollo_compiler::ast::OperationType;
 use apollo_compiler::collections::HashMap;
 use apollo_compiler::executable::{Operation, Selection, SelectionSet};
-use apollo_compiler::parser::Parser;
 use apollo_compiler::request::coerce_variable_values;
 use apollo_compiler::response::JsonMap;
 use apollo_compiler::schema::Implementers;
@@ -22,6 +21,7 @@ use weir_wire::name::FieldName;
 use super::body;
 use super::sessions::{GraphqlRights, Session, TypeFields};
 use super::shared::{self, Known};
+use crate::traffic::graphql::{DEEPEST, parser};
 
 /// The definition.
 #[derive(Debug)]
@@ -40,10 +40,6 @@ pub(crate) struct Conf {
     /// Fields that requests to the upstream get, unless they have them.
     request_headers: BTreeMap<String, String>,
 }
-
-/// Bounds of a document: levels of its nesting, and words and signs of it.
-const DEEPEST: usize = 128;
-const MOST_TOKENS: usize = 15_000;
 
 impl Define for Graphql {
     const NAME: &'static str = "graphql";
@@ -176,8 +172,7 @@ impl Checked {
         }
         let asked: Asked = serde_json::from_slice(body).map_err(|error| Refusal::Said(400, error.to_string()))?;
         let query = asked.query.unwrap_or_default();
-        let mut parser = Parser::new().recursion_limit(DEEPEST).token_limit(MOST_TOKENS);
-        let document = parser.parse_executable(&self.schema, query, "query");
+        let document = parser().parse_executable(&self.schema, query, "query");
         let document = document.map_err(|failed| Refusal::Errors(told(&failed.errors)))?;
         let document = document.validate(&self.schema).map_err(|failed| Refusal::Errors(told(&failed.errors)))?;
         let name = asked.operation_name.as_deref().filter(|name| !name.is_empty());

@@ -68,6 +68,7 @@ impl Bench {
             name: Some(Named::from("route one")),
             service_id: Some(Named::from("s1")),
             service_name: None,
+            decorations: weir_config::CostDecorations::default(),
             paths: Box::new([Named::from("/a/*")]),
             hosts: Box::new([Named::from("a.test")]),
         };

@@ -466,6 +466,8 @@ impl<'m> Compilation<'m> {
         before.name != after.name
             || before.hosts != after.hosts
             || before.plugins != after.plugins
+            || before.script != after.script
+            || before.graphql_cost_decorations != after.graphql_cost_decorations
             || before.enable_websocket != after.enable_websocket
             || before.upstream_id != after.upstream_id
             || before.upstream.is_some() != after.upstream.is_some()

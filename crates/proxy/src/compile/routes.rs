@@ -147,8 +147,25 @@ impl<'m> Compilation<'m> {
         builder: &Builder<'_, '_>,
     ) -> Result<Serving, Diagnostic> {
         let place = format!("route/{id}");
-        let own = match &route.script {
-            Some(script) => builder.script(script, &place, &route.origin)?,
+        let of_service =
+            service.filter(|_| route.script.is_none()).and_then(|service| Some((service, service.script.as_ref()?)));
+        let script = match (&route.script, of_service) {
+            (Some(script), _) => Some((script, &route.origin)),
+            (None, Some((service, script))) => {
+                if route.plugins.is_some() || route.plugin_config_id.is_some() || service.plugins.is_some() {
+                    let path = route.origin.path.to_string();
+                    builder.warnings.borrow_mut().push(Diagnostic::warning(
+                        route.origin.mark,
+                        path,
+                        Code::ScriptOfService,
+                    ));
+                }
+                Some((script, &service.origin))
+            }
+            (None, None) => None,
+        };
+        let own = match script {
+            Some((script, origin)) => builder.script(script, &place, origin)?,
             None => builder.build(route.plugins.as_ref(), &place, &route.origin.path, Scope::Route)?,
         };
         let mut complete = || -> Result<Serving, Diagnostic> {
@@ -160,7 +177,7 @@ impl<'m> Compilation<'m> {
             let mut below = Vec::new();
             for (kind, id) in shared {
                 // A script runs in the place of plugins, wherever they stand.
-                if let Some(id) = id.as_ref().filter(|_| route.script.is_none()) {
+                if let Some(id) = id.as_ref().filter(|_| script.is_none()) {
                     below.push(self.layer(builder, ResourceKey::shared(kind, id.shared()))?);
                 }
             }
@@ -320,6 +337,7 @@ fn info(route: &weir_config::Route, service: Option<&Service>, pattern: &weir_ro
         name: route.name.as_deref().map(Into::into),
         service_id: route.service_id.as_ref().map(|id| id.shared().into()),
         service_name: service.and_then(|s| s.name.as_deref()).map(Into::into),
+        decorations: service.map(|service| service.graphql_cost_decorations.clone()).unwrap_or_default(),
         paths: pattern.paths.iter().map(|p| p.as_str().into()).collect(),
         hosts: pattern.hosts.iter().map(|h| h.as_str().into()).collect(),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use weir_config::{Code, Diagnostic, ResourceKey, ResourceKind, Scheme, Scope};
+use weir_config::{Code, CostDecorations, Diagnostic, ResourceKey, ResourceKind, Scheme, Scope};
 use weir_plugin::{RouteInfo, Tables};
 use weir_router::Slots;
 
@@ -108,6 +108,7 @@ impl Compilation<'_> {
             name: route.name.as_deref().map(Into::into),
             service_id: route.service_id.as_ref().map(|id| id.shared().into()),
             service_name: service.and_then(|s| s.name.as_deref()).map(Into::into),
+            decorations: CostDecorations::default(),
             paths: Box::default(),
             hosts: Box::default(),
         }

@@ -222,7 +222,7 @@ impl Way {
                 match &mut self.close {
                     // The receiver is gone; the sender still answers its Close frame.
                     Some((frame, written)) => *written = frame.len(),
-                    // What the receiver has sent before goes on its way in the other direction.
+                    // Bytes that the receiver has sent before go on their way in the other direction.
                     None => {
                         (self.ended, self.shut) = (true, true);
                         return Poll::Ready(());

@@ -202,7 +202,13 @@ fn listing(kept: &Kept, kind: Kind) -> Listing {
                     }
                 }
             }
-            Kind::Consumers if item.id.contains(CREDENTIALS) => {}
+            // Items of the section `services`.
+            Kind::GraphqlCostDecorations => {
+                if kind.split_nested(&item.id).is_some() {
+                    add(&item.id, value);
+                }
+            }
+            kind if kind.nested().is_some_and(|nested| nested.split_nested(&item.id).is_some()) => {}
             _ => {
                 if let (Kind::Consumers, Some(fields)) = (kind, value.as_object_mut()) {
                     fields.shift_remove("credentials");

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use weir_config::load::place_of;
 use weir_config::node::Mark;
-use weir_config::unsupported::Unsupported;
 use weir_config::{Code, Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, SharedMap};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
@@ -246,9 +245,6 @@ fn section(key: &Key) -> &str {
 fn node(item: &Item) -> Result<Node, Diagnostic> {
     let fault = |code: Code| Diagnostic::error(Mark::NONE, item.key.to_string(), code);
     let kind = item.key.kind();
-    if let Some(entry) = Unsupported::of_section(kind.directory()) {
-        return Err(fault(Code::Unsupported { refusal: entry.refusal(kind.directory()) }));
-    }
     let value: Value = serde_json::from_str(&item.value)
         .map_err(|error| fault(Code::NotJson { reason: format!("is no JSON: {error}") }))?;
     let Value::Object(mut fields) = value else {
@@ -257,9 +253,9 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
     // The key of a resource supersedes the id in its value.
     let id = || Value::from(item.key.id());
     match kind {
-        // The id of a credential contains that of its consumer.
         Kind::Entities => {}
-        Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => {
+        // The id of a nested resource contains that of its owner.
+        kind if kind.section() != kind || matches!(kind, Kind::PluginMetadata | Kind::Secrets) => {
             fields.insert("id".to_owned(), id());
         }
         _ => {

@@ -90,14 +90,15 @@ fn from_item(kind: Kind, place: usize, item: &Node) -> Vec<(Key, Value)> {
         _ => None,
     };
     let id = text(&fields, "id");
+    if let Some((nested, own)) = kind.nested().and_then(|nested| Some((nested, nested.split_nested(id.as_deref()?)?.1)))
+    {
+        fields.insert("id".to_owned(), own.into());
+        return vec![(Key::new(nested, id.as_deref().unwrap_or_default()), Value::Object(fields))];
+    }
     if !matches!(kind, Kind::Consumers | Kind::Credentials) {
         let id = id.unwrap_or_else(|| Id::numbered(place + 1).as_str().to_owned());
         fields.insert("id".to_owned(), id.as_str().into());
         return vec![(Key::new(kind, &id), Value::Object(fields))];
-    }
-    if let Some((owner, own)) = id.as_deref().and_then(|id| id.split_once("/credentials/")) {
-        fields.insert("id".to_owned(), own.into());
-        return vec![(credential(owner, own), Value::Object(fields))];
     }
     let Some(username) = text(&fields, "username") else { return Vec::new() };
     fields.shift_remove("id");
