@@ -6,6 +6,7 @@
 mod address;
 mod admin;
 pub mod apisix;
+mod cache_zone;
 mod choice;
 mod deployment;
 mod discovery;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use admin::{Admin, AdminKey, AdminOidc, AdminRole, AdminTls, Viewer};
+pub use cache_zone::CacheZone;
 pub use choice::{
     AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, MetricTypes, RouterMode, TlsVersion,
     Workers,
@@ -107,6 +109,8 @@ pub struct Settings {
     pub plans: Plans,
     /// The backend of 3scale.
     pub threescale_backend: ThreescaleBackend,
+    /// Zones in which caches keep answers. A zone that is not here is in memory, 50 MiB.
+    pub cache_zones: Vec<CacheZone>,
     /// Functions in Lua.
     pub scripts: Scripts,
     /// Filters in WebAssembly.

@@ -330,6 +330,8 @@ pub struct BuildCx<'a> {
     pub metadata: Option<&'a Node>,
     /// The port at which clients reach the gateway over HTTPS (`redirect.https_port`).
     pub https_port: u16,
+    /// Zones in which caches keep answers (`cache_zones`).
+    pub cache_zones: &'a [weir_config::settings::CacheZone],
     /// Name and version, for fields such as `x-mock-by`.
     pub product: &'a str,
     /// Name and version that Kong's family announces.
@@ -340,9 +342,16 @@ pub struct BuildCx<'a> {
     pub upstreams: &'a dyn UpstreamSet,
     /// The APIs that plugins offer.
     pub apis: &'a dyn ApiSet,
+    /// Warnings so far.
+    pub warned: &'a RefCell<Vec<Diagnostic>>,
 }
 
 impl BuildCx<'_> {
+    /// Adds a warning: something in `path` works, though perhaps not as its author thinks.
+    pub fn warn(&self, path: impl Into<String>, text: impl Into<String>) {
+        self.warned.borrow_mut().push(Invalid::warning(path, text).locate(self.conf));
+    }
+
     /// The plugin's `plugin_metadata`; the default where there is none.
     ///
     /// # Errors

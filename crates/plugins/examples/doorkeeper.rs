@@ -127,11 +127,13 @@ fn exchange(
             limit_keys: 1000,
             metadata: None,
             https_port: 443,
+            cache_zones: &[],
             product: "example",
             kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &Upstreams,
             apis: &weir_plugin::NoApis,
+            warned: &std::cell::RefCell::default(),
         },
     );
     let plugin = plugin.expect("the example is a good configuration").plugin;

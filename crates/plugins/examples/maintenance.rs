@@ -95,11 +95,13 @@ fn exchange(conf: &str) -> Result<weir_plugin::host::Exchange, weir_config::Diag
             limit_keys: 1000,
             metadata: None,
             https_port: 443,
+            cache_zones: &[],
             product: "example",
             kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,
+            warned: &std::cell::RefCell::default(),
         },
     )?
     .plugin;

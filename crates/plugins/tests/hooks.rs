@@ -45,11 +45,13 @@ impl Setup<'_> {
             limit_keys: self.keys,
             metadata: (!self.metadata.is_empty()).then_some(&metadata),
             https_port: 443,
+            cache_zones: &[],
             product: "weir/1.2.3",
             kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,
+            warned: &std::cell::RefCell::default(),
         };
         definition(plugin).compile(&cx).unwrap_or_else(|error| panic!("{error}")).plugin
     }

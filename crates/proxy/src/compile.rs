@@ -51,6 +51,7 @@ pub struct Compiler {
     route_entries: u64,
     compiled_size: u64,
     https_port: u16,
+    cache_zones: Box<[weir_config::settings::CacheZone]>,
     /// True if logs mask credentials: `access_log.hide_credentials`.
     hides_credentials: bool,
     product: String,
@@ -191,6 +192,7 @@ impl Compiler {
             route_entries: settings.limits.route_entries.into(),
             compiled_size: settings.limits.compiled_size.bytes(),
             https_port: settings.https_port(),
+            cache_zones: settings.cache_zones.clone().into(),
             hides_credentials: settings.access_log.hide_credentials,
             product: product.to_owned(),
             kong: settings.kong_answers.clone(),

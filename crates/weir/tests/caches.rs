@@ -612,7 +612,7 @@ fn answers_to_queries_of_graphql_are_kept_by_their_settings() {
         "plugin_metadata": [{ "id": "graphql-proxy-cache", "zones": { "small": 100 } }],
     });
     let gateway = Gateway::start(text);
-    gateway.logged("there is no cache on a disk yet");
+    gateway.logged("cache_zone: the zone small has no folder (cache_zones): answers are kept in memory");
     for _ in 0..2 {
         let response = gateway.get("/a?query={a}");
         assert_eq!((response.status, state(&response).as_str()), (200, "MISS"), "no answer has room in 100 bytes");

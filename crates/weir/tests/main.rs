@@ -19,6 +19,7 @@ mod body_variables;
 mod browsers;
 mod budget;
 mod caches;
+mod caches_on_disk;
 mod cas;
 mod casdoor;
 mod certificates;

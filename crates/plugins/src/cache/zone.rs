@@ -1,4 +1,4 @@
-//! A zone: responses in memory, shared by all workers and by all places that name the zone.
+//! A zone: responses in memory, or with their bodies on a disk, shared by all workers and by all places that name the zone.
 //!
 //! ```text
 //! key ─► Page: names in Vary ─► variant: values of these fields ─► Arc<Stored>
@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::disk::{Disk, OnDisk};
+
 /// Most variants of one key; the oldest makes room.
 const VARIANTS: usize = 64;
 /// Bytes that the tables take for each response, about.
@@ -32,7 +34,9 @@ pub(crate) struct Stored {
     pub(crate) status: u16,
     /// Fields to send, with their names.
     pub(crate) fields: Vec<Field>,
+    /// Empty where the body is on a disk.
     pub(crate) body: Box<[u8]>,
+    pub(crate) on_disk: Option<OnDisk>,
     /// Milliseconds of a clock that never goes back at which the response came.
     pub(crate) at_ms: u64,
     /// Milliseconds of age that the response came with.
@@ -57,6 +61,7 @@ impl Stored {
             status,
             fields: Vec::new(),
             body: Box::default(),
+            on_disk: None,
             at_ms,
             age_ms,
             lifetime_ms,
@@ -73,6 +78,7 @@ impl Stored {
         self.age_ms + now_ms.saturating_sub(self.at_ms)
     }
 
+    /// Bytes in memory, without those of a body that was read from a disk.
     fn bytes(&self) -> usize {
         let fields: usize = self.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
         // A tag stands here and in the index.
@@ -83,7 +89,11 @@ impl Stored {
 
 /// A zone.
 pub(crate) struct Zone {
+    /// Bytes in memory.
     max_bytes: usize,
+    /// Bytes of bodies on the disk.
+    max_on_disk: usize,
+    pub(crate) disk: Option<Disk>,
     tables: Mutex<Tables>,
     /// Bytes of bodies that are being collected.
     collected: AtomicUsize,
@@ -172,6 +182,9 @@ struct Tables {
     order: VecDeque<(Arc<[u8]>, u64)>,
     next: u64,
     bytes: usize,
+    on_disk: usize,
+    /// Responses that are gone, whose files are to be removed.
+    gone: Vec<Arc<Stored>>,
 }
 
 /// The responses of one key.
@@ -196,7 +209,19 @@ impl fmt::Debug for Zone {
 impl Zone {
     /// A zone with room for so many bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, tables: Mutex::default(), collected: AtomicUsize::new(0), fetches: Mutex::default() }
+        Self {
+            max_bytes,
+            max_on_disk: 0,
+            disk: None,
+            tables: Mutex::default(),
+            collected: AtomicUsize::new(0),
+            fetches: Mutex::default(),
+        }
+    }
+
+    /// A zone whose bodies are on a disk, with room for so many bytes in memory and there.
+    pub(crate) fn on_disk(max_bytes: usize, max_on_disk: usize, disk: Disk) -> Self {
+        Self { max_on_disk, disk: Some(disk), ..Self::new(max_bytes) }
     }
 
     /// Begins to fetch the response for a key.
@@ -238,19 +263,62 @@ impl Zone {
     }
 
     /// Stores a response. One that is longer than the zone is not stored.
-    pub(crate) fn store(&self, key: &[u8], vary: Vec<Box<str>>, values: &[u8], stored: Stored) {
-        let bytes = stored.bytes() + key.len() + values.len();
-        if bytes > self.max_bytes {
-            return;
+    pub(crate) fn store(&self, key: &[u8], vary: &[Box<str>], values: &[u8], mut stored: Stored) {
+        if let Some(disk) = &self.disk {
+            let body = std::mem::take(&mut stored.body);
+            // Without memory to hold the body until it is written the response is not stored.
+            let Some(on_disk) = disk.place(body) else { return };
+            stored.on_disk = Some(on_disk);
         }
+        let stored = Arc::new(stored);
+        let has_stored = self.put(key, vary, values, &stored, false);
+        if let Some(disk) = self.disk.as_ref().filter(|_| has_stored)
+            && !disk.write(key, vary, values, &stored)
+        {
+            self.forget_one(key, values, &stored);
+        }
+    }
+
+    /// Takes a response that is on the disk from before, unless there is a newer one; false where there is no room for it.
+    pub(crate) fn restore(&self, key: &[u8], vary: &[Box<str>], values: &[u8], stored: Stored) -> bool {
+        self.put(key, vary, values, &Arc::new(stored), true)
+    }
+
+    /// True if this one response is stored.
+    pub(crate) fn has(&self, key: &[u8], values: &[u8], stored: &Arc<Stored>) -> bool {
+        self.lock().has(key, values, stored)
+    }
+
+    /// Forgets this one response.
+    pub(crate) fn forget_one(&self, key: &[u8], values: &[u8], stored: &Arc<Stored>) {
         let mut tables = self.lock();
-        let tables = &mut *tables;
+        if tables.has(key, values, stored) {
+            match tables.pages.get(key).map_or(0, |page| page.variants.len()) {
+                1 => drop(tables.remove_page(key)),
+                _ => tables.remove_variant(key, values),
+            }
+        }
+        self.clear(tables);
+    }
+
+    /// Puts a response in its place; an old one only where there is none.
+    fn put(&self, key: &[u8], vary: &[Box<str>], values: &[u8], stored: &Arc<Stored>, is_old: bool) -> bool {
+        let bytes = stored.bytes() + key.len() + values.len();
+        let on_disk = stored.on_disk.as_ref().map_or(0, OnDisk::len);
+        if bytes > self.max_bytes || on_disk > self.max_on_disk {
+            return false;
+        }
+        let mut guard = self.lock();
+        let tables = &mut *guard;
+        if is_old && tables.has_newer(key, vary, values, stored) {
+            return false;
+        }
         let known = tables.pages.get(key).is_some_and(|page| *page.vary == *vary);
         if !known {
             tables.remove_page(key);
         }
         tables.remove_variant(key, values);
-        tables.make_room(self.max_bytes - bytes);
+        tables.make_room(self.max_bytes - bytes, self.max_on_disk - on_disk);
         let shared: Arc<[u8]> = match tables.pages.get_key_value(key) {
             Some((shared, _)) => Arc::clone(shared),
             None => key.into(),
@@ -263,17 +331,32 @@ impl Zone {
         for tag in &stored.tags {
             tables.tagged.entry(tag.clone()).or_default().insert(Arc::clone(&shared));
         }
-        page.variants.push(Variant { values: values.into(), serial, stored: Arc::new(stored) });
+        page.variants.push(Variant { values: values.into(), serial, stored: Arc::clone(stored) });
         if let Some(oldest) = oldest {
             tables.forget(key, &oldest);
         }
         tables.bytes += bytes;
+        tables.on_disk += on_disk;
         tables.order.push_back((shared, serial));
+        self.clear(guard);
+        true
+    }
+
+    /// Gives the tables back, and removes the files of responses that are gone.
+    fn clear(&self, mut tables: MutexGuard<'_, Tables>) {
+        let gone = std::mem::take(&mut tables.gone);
+        drop(tables);
+        if let Some(disk) = &self.disk {
+            disk.remove(gone.iter().filter_map(|stored| stored.on_disk.as_ref()));
+        }
     }
 
     /// Forgets all responses of a key; tells whether there were any.
     pub(crate) fn purge(&self, key: &[u8]) -> bool {
-        self.lock().remove_page(key)
+        let mut tables = self.lock();
+        let has_purged = tables.remove_page(key);
+        self.clear(tables);
+        has_purged
     }
 
     /// Forgets all responses of keys with one of these tags; tells whether there were any.
@@ -285,6 +368,7 @@ impl Zone {
                 has_purged |= tables.remove_page(&key);
             }
         }
+        self.clear(tables);
         has_purged
     }
 
@@ -292,7 +376,10 @@ impl Zone {
     pub(crate) fn purge_all(&self) {
         let gone = std::mem::take(&mut *self.lock());
         // The memory is given back without the lock.
-        drop(gone);
+        if let Some(disk) = &self.disk {
+            let variants = gone.pages.values().flat_map(|page| &page.variants);
+            disk.remove(variants.filter_map(|variant| variant.stored.on_disk.as_ref()));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -314,6 +401,10 @@ impl Tables {
     /// Takes a response that has left its page out of the index of tags and out of the count.
     fn forget(&mut self, key: &[u8], gone: &Variant) {
         self.bytes = self.bytes.saturating_sub(cost(key, gone));
+        if let Some(on_disk) = &gone.stored.on_disk {
+            self.on_disk = self.on_disk.saturating_sub(on_disk.len());
+            self.gone.push(Arc::clone(&gone.stored));
+        }
         for tag in &gone.stored.tags {
             let others = self.pages.get(key).map_or(&[][..], |page| &page.variants);
             if others.iter().any(|other| other.stored.tags.contains(tag)) {
@@ -336,8 +427,25 @@ impl Tables {
         }
     }
 
-    /// Evicts responses until no more than `most` bytes are left.
-    fn make_room(&mut self, most: usize) {
+    fn has(&self, key: &[u8], values: &[u8], stored: &Arc<Stored>) -> bool {
+        let page = self.pages.get(key);
+        let mut variants = page.into_iter().flat_map(|page| &page.variants);
+        variants.any(|variant| *variant.values == *values && Arc::ptr_eq(&variant.stored, stored))
+    }
+
+    /// True if there is a response in the place of this one that came later, or one that is chosen by other fields.
+    fn has_newer(&self, key: &[u8], vary: &[Box<str>], values: &[u8], stored: &Stored) -> bool {
+        let Some(page) = self.pages.get(key) else { return false };
+        let now = stored.at_ms;
+        *page.vary != *vary
+            || page.variants.iter().any(|known| {
+                let is_newer = known.stored.age_ms(now) <= stored.age_ms(now);
+                *known.values == *values && is_newer
+            })
+    }
+
+    /// Evicts responses until no more than so many bytes are left in memory and on the disk.
+    fn make_room(&mut self, most: usize, most_on_disk: usize) {
         // Entries of responses that are gone would pile up where keys are stored again and again.
         if self.order.len() > 1024 && self.order.len() > 2 * self.pages.len() * VARIANTS.min(4) {
             let pages = &self.pages;
@@ -345,7 +453,7 @@ impl Tables {
                 pages.get(key).is_some_and(|page| page.variants.iter().any(|variant| variant.serial == *serial))
             });
         }
-        while self.bytes > most {
+        while self.bytes > most || self.on_disk > most_on_disk {
             let Some((key, serial)) = self.order.pop_front() else { return };
             let Some(page) = self.pages.get_mut(&key) else { continue };
             let Some(at) = page.variants.iter().position(|variant| variant.serial == serial) else { continue };
@@ -380,7 +488,8 @@ mod tests {
     fn variants_are_kept_apart_and_purged_together() {
         let zone = Zone::new(1 << 20);
         let store = |vary: &[&str], values: &str, text: &str| {
-            zone.store(b"k", vary.iter().map(|name| (*name).into()).collect(), values.as_bytes(), stored(text));
+            let vary: Vec<Box<str>> = vary.iter().map(|name| (*name).into()).collect();
+            zone.store(b"k", &vary, values.as_bytes(), stored(text));
         };
         assert_eq!(body(&zone, "k", ""), None);
         store(&[], "", "plain");
@@ -409,7 +518,7 @@ mod tests {
         let store = |key: &str, value: &str, tags: &[&str]| {
             let tags = tags.iter().map(|tag| tag.as_bytes().into()).collect();
             let stored = Stored { tags, ..stored("text") };
-            zone.store(key.as_bytes(), vec!["accept".into()], value.as_bytes(), stored);
+            zone.store(key.as_bytes(), &["accept".into()], value.as_bytes(), stored);
         };
         let purge = |tags: &[&str]| zone.purge_tags(tags.iter().map(|tag| tag.as_bytes()));
         store("a", "1", &["shop", "red"]);
@@ -464,12 +573,12 @@ mod tests {
     #[test]
     fn a_zone_is_bounded_and_keeps_what_is_used() {
         let zone = Zone::new(10_000);
-        zone.store(b"long", Vec::new(), b"", stored(&"x".repeat(20_000)));
+        zone.store(b"long", &[], b"", stored(&"x".repeat(20_000)));
         assert_eq!(body(&zone, "long", ""), None, "longer than the zone");
-        zone.store(b"used", Vec::new(), b"", stored("used"));
+        zone.store(b"used", &[], b"", stored("used"));
         for number in 0..5000 {
             let key = format!("key {}", number % 700);
-            zone.store(key.as_bytes(), Vec::new(), b"", stored(&"x".repeat(500)));
+            zone.store(key.as_bytes(), &[], b"", stored(&"x".repeat(500)));
             assert_eq!(body(&zone, "used", "").as_deref(), Some("used"), "{number}");
             let tables = zone.lock();
             assert!(tables.bytes <= 10_000 && tables.order.len() < 2000, "{}", tables.bytes);

@@ -335,7 +335,7 @@ impl Plugin for Cached {
             stored.body = body.take();
             match &self.remote {
                 Some(remote) => remote::store(remote, &hex::encode(&asked.key), &stored, stored.lifetime_ms / 1000),
-                None => self.zone.store(&asked.key, Vec::new(), b"", stored),
+                None => self.zone.store(&asked.key, &[], b"", stored),
             }
         }
         Flow::Continue

@@ -7,8 +7,8 @@ use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::{Value, Variable};
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Depth, Flow, LogCx, Phases, Plugin, RequestCx, ResponseCx, graphql_changes,
-    graphql_depth,
+    BodyCx, CompileCx, Compiled, Define, Depth, Flow, Io, LocalFuture, LogCx, Phases, Plugin, RequestCx, ResponseCx,
+    graphql_changes, graphql_depth,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -132,6 +132,10 @@ impl Plugin for Queries {
         let key = self.key_of(cx);
         cx.set_response_field(&self.key, |out| out.extend_from_slice(&key));
         self.caching.find(cx, key, &Directives::default(), false)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(self.caching.load_all(cx, Flow::Continue))
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {

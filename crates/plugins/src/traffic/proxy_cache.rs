@@ -2,10 +2,12 @@
 
 mod content;
 mod keeping;
+mod loading;
 mod refresh;
 mod stale;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +24,10 @@ use weir_plugin::{
 use weir_wire::name::FieldName;
 
 use crate::cache::directives::{Directives, Parts};
+use crate::cache::disk::Disk;
 use crate::cache::zone::{Fetching, Stored, Zone};
 use keeping::{Asked, Came, Keeping, PendingAnswer};
+use loading::{Loading, Whole};
 use refresh::Refresh;
 
 /// Room of a zone for which `plugin_metadata` has no size: that of APISIX's `memory_cache`.
@@ -40,8 +44,8 @@ pub(crate) struct ProxyCache;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// The place of answers. `memory`: the memory of this process. `disk`: memory as well; answers do not outlive the
-    /// process, of which a warning is made.
+    /// The place of answers. `memory`: the memory of this process. `disk`: the folder of the zone in the settings
+    /// (`cache_zones`); answers outlive the process. A zone without a folder is in memory, of which a warning is made.
     pub(super) cache_strategy: Strategy,
     /// The zone: all places that name the same zone share its room, and answers under the same key.
     #[schemars(length(min = 1, max = 100))]
@@ -189,12 +193,24 @@ With `stale_while_revalidate` the newer answer is asked for once for each key, b
 fields of the client's request, to the upstream of the route or the one that a plugin before this has chosen. No other plugin \
 sees it, so that it is counted by no limit and written to no access log. One that fails is tried again after a second.
 
-A zone holds so many bytes (`plugin_metadata`); answers that nobody has asked for lately make room for others.
+A zone holds so many bytes (`plugin_metadata`, or `memory_size` of the zone in the settings); answers that nobody has asked \
+for lately make room for others.
 
 ```yaml
 plugin_metadata:
   - id: proxy-cache
     zones: {memory_cache: 268435456}
+```
+
+With `cache_strategy: disk` bodies are in files, up to `disk_size`, and keys and fields in memory. So are bodies on their way: one for \
+which there is no memory is not kept, or comes from the upstream. Threads of their own read and write, so that no request waits for \
+those of others; the first of several that ask for the same body reads it. The first request after a restart finds what is there. A zone whose folder cannot be \
+used refuses the configuration.
+
+```yaml
+# The settings
+cache_zones:
+  - {name: disk_cache_one, disk_path: /var/cache/weir, disk_size: 10GiB, memory_size: 100MiB}
 ```";
     const EXAMPLE: &'static str = "\
 cache_strategy: memory
@@ -231,9 +247,6 @@ pub(super) fn caching(
         )]);
         return None;
     }
-    if conf.cache_strategy == Strategy::Disk {
-        cx.warn("cache_strategy", "answers are kept in memory: there is no cache on a disk yet");
-    }
     let names_caller = |part: &String| {
         let identity = ["$consumer_name", "$consumer_group_id", "$remote_user", "$http_authorization"];
         identity.contains(&part.as_str())
@@ -251,11 +264,9 @@ pub(super) fn caching(
     };
     Some(move |build: &BuildCx<'_>| {
         let metadata = build.metadata::<Metadata>()?;
-        let bytes = metadata.zones.get(&conf.cache_zone).copied().unwrap_or(ZONE_BYTES);
-        let place = format!("cache zone {} {bytes}", conf.cache_zone);
         Ok(Caching {
             keeping: Arc::new(Keeping {
-                zone: build.states.get_or_create(&place, || Zone::new(bytes)),
+                zone: zone(&conf, metadata.zones.get(&conf.cache_zone).copied(), build)?,
                 statuses: conf.cache_http_status.into(),
                 obeys: conf.cache_control,
                 unsaid_ms: None,
@@ -276,10 +287,43 @@ pub(super) fn caching(
             lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
             waiting: PerRequest::new(),
             refreshing: PerRequest::new(),
+            loading: PerRequest::new(),
             names: Names::default(),
             pending: PerRequest::new(),
         })
     })
+}
+
+/// The zone of a configuration.
+fn zone(conf: &Conf, bytes: Option<usize>, build: &BuildCx<'_>) -> Result<Arc<Zone>, Invalid> {
+    let name = &conf.cache_zone;
+    let set = build.cache_zones.iter().find(|zone| zone.name == *name);
+    let bytes = bytes.or(set.map(|zone| zone.memory_size.as_usize())).unwrap_or(ZONE_BYTES);
+    let is_disk = conf.cache_strategy == Strategy::Disk;
+    let Some(set) = set.filter(|zone| is_disk && !zone.disk_path.is_empty()) else {
+        if is_disk {
+            build
+                .warn("cache_zone", format!("the zone {name} has no folder (cache_zones): answers are kept in memory"));
+        }
+        return Ok(build.states.get_or_create(&format!("cache zone {name} {bytes}"), || Zone::new(bytes)));
+    };
+    let most = set.disk_size.as_usize();
+    let mut failed = None;
+    let place = format!("cache zone {name} {bytes} {most} {}", set.disk_path);
+    let zone = build.states.get_or_create(&place, || match Disk::open(Path::new(&set.disk_path), bytes) {
+        Ok(disk) => Zone::on_disk(bytes, most, disk),
+        Err(error) => {
+            failed = Some(error);
+            Zone::new(bytes)
+        }
+    });
+    match failed {
+        None => Ok(zone),
+        Some(error) => {
+            let text = format!("the folder {} of the zone {name} (cache_zones) cannot be used: {error}", set.disk_path);
+            Err(Invalid::new("cache_zone", text))
+        }
+    }
 }
 
 fn compile_all(place: &str, texts: &[String]) -> Result<Box<[Template]>, Invalid> {
@@ -337,6 +381,8 @@ pub(crate) struct Caching {
     waiting: PerRequest<Arc<Semaphore>>,
     /// A newer answer that is to be fetched.
     refreshing: PerRequest<Refresh>,
+    /// A body that is to be read from the disk.
+    loading: PerRequest<Loading>,
     names: Names,
     pending: PerRequest<Pending>,
 }
@@ -348,7 +394,7 @@ struct Pending {
     /// True if the request changes something at the upstream.
     changes: bool,
     /// The answer that stands in for one that fails.
-    stale: Option<Arc<Stored>>,
+    stale: Option<Whole>,
     /// Keeps others waiting.
     fetching: Option<Fetching>,
     answer: Option<PendingAnswer>,
@@ -366,13 +412,18 @@ impl Plugin for Caching {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let Some(refresh) = self.refreshing.take(cx) {
-                return self.refresh(cx, io, refresh);
+                let flow = self.refresh(cx, io, refresh);
+                return self.load_all(cx, flow).await;
+            }
+            if self.loading.get(cx).is_some() {
+                return self.load_all(cx, Flow::Suspend).await;
             }
             if let (Some(waiting), Some(limit)) = (self.waiting.take(cx), self.lock) {
                 // A permit is never given: the semaphore is closed when the other has its answer, or has none.
                 let _ = weir_runtime::timeout(limit, waiting.acquire()).await;
             }
-            self.look(cx, false)
+            let flow = self.look(cx, false);
+            self.load_all(cx, flow).await
         })
     }
 
@@ -398,11 +449,10 @@ impl Plugin for Caching {
             }
             return Flow::Continue;
         }
-        if stale::has_failed(cx)
-            && let Some(stale) = pending.stale.clone()
-        {
-            self.stand_in(cx, &stale);
-            self.pending.take(cx);
+        if stale::has_failed(cx) && pending.stale.is_some() {
+            if let Some(stale) = self.pending.take(cx).and_then(|pending| pending.stale) {
+                self.stand_in(cx, &stale);
+            }
             self.hide(cx);
             return Flow::Continue;
         }
@@ -430,7 +480,7 @@ impl Plugin for Caching {
         }
         if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
             stored.body = body.take();
-            self.keeping.zone.store(&pending.key, vary, &values, stored);
+            self.keeping.zone.store(&pending.key, &vary, &values, stored);
             pending.fetching = None;
         }
         Flow::Continue
@@ -475,12 +525,15 @@ impl Caching {
 
     /// Answers a request with what is kept under a key, or lets it pass to the upstream.
     pub(super) fn find(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, asked: &Directives, may_wait: bool) -> Flow {
+        if let Some(disk) = &self.keeping.zone.disk {
+            disk.start(&self.keeping.zone);
+        }
         let request = cx.request();
         let is_head = request.method_bytes() == b"HEAD";
         let found = self.keeping.zone.find(&key, |names, out| values_of(request, names, out));
         let state = match &found {
             Some(stored) => match self.state(stored, asked, cx.now_ms()) {
-                None => return self.answer(cx, stored, b"HIT"),
+                None => return self.answer(cx, &key, stored, b"HIT"),
                 Some(b"EXPIRED") if refresh::may_be_given(stored, cx.now_ms()) && !key.starts_with(OF_POST) => {
                     let stored = Arc::clone(stored);
                     return self.give_and_refresh(cx, key, stored);
@@ -496,6 +549,7 @@ impl Caching {
         if !is_head {
             let now_ms = cx.now_ms();
             let stale = found.filter(|stored| stale::may_stand_in(stored, now_ms));
+            let unread = stale.clone().filter(|stored| Whole::now(stored).is_none());
             let fetching = match self.lock.map(|_| self.keeping.zone.fetch(&key)) {
                 Some(Err(waiting)) if may_wait => {
                     self.waiting.put(cx, waiting);
@@ -504,7 +558,13 @@ impl Caching {
                 Some(Ok(fetching)) => Some(fetching),
                 _ => None,
             };
+            let loading = unread.map(|stored| Loading::to_stand_in(key.clone(), stored, state));
+            let stale = stale.as_ref().and_then(Whole::now);
             self.pending.put(cx, Pending { key, changes: false, stale, fetching, answer: None });
+            if let Some(loading) = loading {
+                self.loading.put(cx, loading);
+                return Flow::Suspend;
+            }
         }
         self.pass(cx, state)
     }
@@ -560,8 +620,21 @@ impl Caching {
         (!is_fresh && !may_be_stale).then_some(b"EXPIRED")
     }
 
-    fn answer(&self, cx: &mut RequestCx<'_>, stored: &Stored, status: &'static [u8]) -> Flow {
+    /// Answers with what is kept under a key, which waits where its body has to be read from the disk.
+    fn answer(&self, cx: &mut RequestCx<'_>, key: &[u8], stored: &Arc<Stored>, status: &'static [u8]) -> Flow {
         let is_known = cx.request().field(&self.names.if_none_match).is_some_and(|wanted| has_tag(wanted, stored));
+        match Whole::now(stored) {
+            Some(whole) => self.answer_whole(cx, &whole, is_known, status),
+            None if is_known => self.answer_whole(cx, &Whole::without_body(stored), true, status),
+            None => {
+                self.loading.put(cx, Loading::to_answer(key.to_vec(), Arc::clone(stored), status));
+                Flow::Suspend
+            }
+        }
+    }
+
+    fn answer_whole(&self, cx: &mut RequestCx<'_>, whole: &Whole, is_known: bool, status: &'static [u8]) -> Flow {
+        let stored = &whole.stored;
         let age = stored.age_ms(cx.now_ms()) / 1000;
         cx.set_response_field(&self.names.status, |out| out.extend_from_slice(status));
         let mut reply = cx.reply(if is_known { 304 } else { stored.status });
@@ -575,7 +648,7 @@ impl Caching {
         let mut text = Vec::new();
         weir_wire::push_number(&mut text, age);
         reply = reply.named(&self.names.age, &text);
-        if is_known { reply.done() } else { reply.body(&stored.body).done() }
+        if is_known { reply.done() } else { reply.body(whole.body()).done() }
     }
 
     /// True if the answer to a request is its caller's alone, unless it says that it may be shared.

@@ -271,7 +271,7 @@ impl Plugin for Cached {
         }
         if last && let Some((mut stored, mut collected)) = asked.answer.take() {
             stored.body = collected.take();
-            self.caches.zone.store(&asked.key, Vec::new(), b"", stored);
+            self.caches.zone.store(&asked.key, &[], b"", stored);
         }
         Flow::Continue
     }

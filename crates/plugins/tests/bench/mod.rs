@@ -108,11 +108,13 @@ impl Bench {
             limit_keys: 100,
             metadata: None,
             https_port: 443,
+            cache_zones: &[],
             product: "weir/1.2.3",
             kong: &weir_config::settings::Kong::default(),
             network: &Arc::default(),
             upstreams: &NamedUpstreams,
             apis: &weir_plugin::NoApis,
+            warned: &std::cell::RefCell::default(),
         });
         built.map(|instance| instance.plugin)
     }

@@ -258,6 +258,7 @@ impl<'m> Compilation<'m> {
             compiled: &model.compiled,
             limit_keys: compiler.limit_keys,
             https_port: compiler.https_port,
+            cache_zones: &compiler.cache_zones,
             product: &compiler.product,
             kong: &compiler.kong,
             network: &compiler.network,
@@ -266,6 +267,7 @@ impl<'m> Compilation<'m> {
             ledger: &ledger,
             credential_arguments: RefCell::new(Arc::clone(&self.credential_arguments)),
             warnings: RefCell::default(),
+            warned: RefCell::default(),
         };
         self.consumer_chains(&builder, faults);
         if self.concerns(ResourceKind::GlobalRules) {

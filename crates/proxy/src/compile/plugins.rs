@@ -31,6 +31,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) compiled: &'a CompiledConfs,
     pub(super) limit_keys: usize,
     pub(super) https_port: u16,
+    pub(super) cache_zones: &'a [weir_config::settings::CacheZone],
     pub(super) product: &'a str,
     pub(super) kong: &'a weir_config::settings::Kong,
     pub(super) network: &'a Arc<Network>,
@@ -40,6 +41,8 @@ pub(super) struct Builder<'a, 'd> {
     /// Arguments that plugins take credentials from.
     pub(super) credential_arguments: RefCell<Arc<ArgumentNames>>,
     pub(super) warnings: RefCell<Vec<Diagnostic>>,
+    /// Warnings of the plugin that is being built.
+    pub(super) warned: RefCell<Vec<Diagnostic>>,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -176,11 +179,13 @@ impl Builder<'_, '_> {
             limit_keys: self.limit_keys,
             metadata,
             https_port: self.https_port,
+            cache_zones: self.cache_zones,
             product: self.product,
             kong: self.kong,
             network: self.network,
             upstreams: self.upstreams,
             apis,
+            warned: &self.warned,
         }
     }
 
@@ -294,6 +299,7 @@ impl Builder<'_, '_> {
                 under(Diagnostic::warning(mark, field, Code::ConsumerAwaited { consumer: name }))
             });
             self.warnings.borrow_mut().extend(missing);
+            self.warnings.borrow_mut().extend(self.warned.take().into_iter().map(under));
             let Instance { plugin, reads_body } = instance.map_err(under)?;
             let reads_body = reads_body || filter_reads_body;
             let plugin = match meta.and_then(|meta| meta.pre_function.as_deref()) {

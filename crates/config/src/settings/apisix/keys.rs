@@ -2,9 +2,9 @@
 
 use super::listeners::{http_listeners, http2, https_listeners, listeners, streams};
 use super::readers::{
-    access_log, admin, admin_keys, admin_tls, clusters, config_provider, connections, control, dev_mode, error_log,
-    log_escape, log_level, lua_path, metrics_server, on_off, one_or_several, plugins, protocols, real_ip_from,
-    real_ip_header, registry, same, shared_config_provider, size_or_none, status, time,
+    access_log, admin, admin_keys, admin_tls, cache_zones, clusters, config_provider, connections, control, dev_mode,
+    error_log, log_escape, log_level, lua_path, metrics_server, on_off, one_or_several, plugins, protocols,
+    real_ip_from, real_ip_header, registry, same, shared_config_provider, size_or_none, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -30,7 +30,6 @@ const NO_C: &str = "scripts load no code but Lua";
 const NO_NGINX: &str = "it is text for nginx's configuration, and there is no nginx here";
 const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd` now";
 const NO_MEMORY_ZONES: &str = "memory is not reserved in zones; see `limits` for the bounds of what is kept";
-const NO_CACHE: &str = "zones of proxy-cache are in memory, 50 MiB each; its `plugin_metadata` has other sizes";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
 const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
 
@@ -52,7 +51,8 @@ pub const KEYS: &[ConfigKey] = &[
     sets("apisix.extra_lua_path", &["scripts.folders"], lua_path, "`/a/?.lua` is the folder `/a`; files in its `apisix/plugins` are plugins. Empty: none"),
     nothing("apisix.extra_lua_cpath", NO_C),
     nothing("apisix.lua_module_hook", NO_C),
-    nothing("apisix.proxy_cache", NO_CACHE),
+    nothing("apisix.proxy_cache.cache_ttl", "`cache_ttl` of the plugin says it"),
+    sets("apisix.proxy_cache.zones", &["cache_zones"], cache_zones, "`cache_levels` is not looked at: folders have one level"),
     is("apisix.delete_uri_tail_slash", &["uri.delete_tail_slash"]),
     is("apisix.normalize_uri_like_servlet", &["uri.normalize_like_servlet"]),
     is("apisix.match_uri_encoded_slash", &["uri.match_encoded_slash"]),

@@ -56,11 +56,24 @@ pub(super) fn clusters(to: &mut Translation<'_>, entry: &Entry<'_>) {
     set_all(to, entry, &Kind::Seq(clusters));
 }
 
+/// Zones of caches. Their folders have one level here.
+pub(super) fn cache_zones(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let Kind::Seq(zones) = &entry.value.kind else { return to.error(entry, "a list of zones") };
+    let zones =
+        zones.iter().map(|zone| without(to, entry.path, zone, "cache_levels", "folders have one level")).collect();
+    set_all(to, entry, &Kind::Seq(zones));
+}
+
 fn without_reserve(to: &mut Translation<'_>, path: &str, value: &Node) -> Node {
+    without(to, path, value, "shared_size", "memory is not reserved")
+}
+
+/// A value without a key that has no effect here.
+fn without(to: &mut Translation<'_>, path: &str, value: &Node, name: &str, why: &str) -> Node {
     let mut value = value.clone();
-    if let Some((key, _)) = value.remove("shared_size") {
-        let code = Code::NoEffect { why: "here: memory is not reserved".into() };
-        to.found.push(Diagnostic::warning(key.mark, format!("{path}.shared_size"), code));
+    if let Some((key, _)) = value.remove(name) {
+        let code = Code::NoEffect { why: format!("here: {why}").into() };
+        to.found.push(Diagnostic::warning(key.mark, format!("{path}.{name}"), code));
     }
     value
 }

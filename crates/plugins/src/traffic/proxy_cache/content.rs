@@ -44,6 +44,7 @@ impl Caching {
             lock: None,
             waiting: PerRequest::new(),
             refreshing: PerRequest::new(),
+            loading: PerRequest::new(),
             names: Names { status, ..Names::default() },
             pending: PerRequest::new(),
         })

@@ -35,7 +35,7 @@ impl Caching {
     pub(super) fn give_and_refresh(&self, cx: &mut RequestCx<'_>, key: Vec<u8>, stored: Arc<Stored>) -> Flow {
         let is_due = stored.refresh_at_ms.load(Relaxed) <= cx.now_ms();
         let fetching = is_due.then(|| self.keeping.zone.fetch(&key).ok()).flatten();
-        let Some(fetching) = fetching else { return self.answer(cx, &stored, b"STALE") };
+        let Some(fetching) = fetching else { return self.answer(cx, &key, &stored, b"STALE") };
         self.refreshing.put(cx, Refresh { key, stored, fetching });
         Flow::Suspend
     }
@@ -43,6 +43,7 @@ impl Caching {
     /// Begins to fetch the newer answer.
     pub(super) fn refresh(&self, cx: &mut RequestCx<'_>, io: &dyn Io, refresh: Refresh) -> Flow {
         let Refresh { key, stored, fetching } = refresh;
+        let of_stored = key.clone();
         stored.refresh_at_ms.store(cx.now_ms() + PAUSE_MS, Relaxed);
         if let Some(upstream) = io.upstream() {
             let (question, fields) = question(cx, upstream);
@@ -66,7 +67,7 @@ impl Caching {
             };
             io.start(question, Box::new(done));
         }
-        self.answer(cx, &stored, b"STALE")
+        self.answer(cx, &of_stored, &stored, b"STALE")
     }
 }
 
@@ -82,7 +83,7 @@ fn take(keeping: &Keeping, key: &[u8], answer: &CalloutResponse, asked: &Asked<'
         Some(pending) => {
             let mut stored = pending.stored;
             stored.body = answer.body().into();
-            keeping.zone.store(key, pending.vary, &pending.values, stored);
+            keeping.zone.store(key, &pending.vary, &pending.values, stored);
         }
         None => drop(keeping.zone.purge(key)),
     }

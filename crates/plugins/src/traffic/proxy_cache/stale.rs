@@ -2,7 +2,7 @@
 
 use weir_plugin::{HookCx, Origin, ResponseCx, Side};
 
-use super::Caching;
+use super::{Caching, Whole};
 use crate::cache::zone::Stored;
 
 /// Fields that speak of one answer's content.
@@ -40,7 +40,8 @@ pub(super) fn has_failed(cx: &ResponseCx<'_>) -> bool {
 
 impl Caching {
     /// Puts an answer that is too old in the place of one that failed. Fields that plugins have added stay.
-    pub(super) fn stand_in(&self, cx: &mut ResponseCx<'_>, stored: &Stored) {
+    pub(super) fn stand_in(&self, cx: &mut ResponseCx<'_>, whole: &Whole) {
+        let stored = &whole.stored;
         let age = stored.age_ms(cx.view().now() / 1000) / 1000;
         cx.set_status(stored.status);
         for name in &self.names.of_content {
@@ -56,6 +57,6 @@ impl Caching {
         weir_wire::push_number(&mut text, age);
         cx.set_field(&self.names.age, &text);
         cx.set_field(&self.names.status, b"STALE");
-        cx.replace_body(&stored.body);
+        cx.replace_body(whole.body());
     }
 }
