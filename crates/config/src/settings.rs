@@ -109,7 +109,10 @@ pub struct Settings {
     pub plans: Plans,
     /// The backend of 3scale.
     pub threescale_backend: ThreescaleBackend,
-    /// Zones in which caches keep answers. A zone that is not here is in memory, 50 MiB.
+    /// Zones in which `proxy-cache` and `graphql-proxy-cache` keep answers: a list of mappings with `name`, `memory_size` (50MiB:
+    /// keys, fields and bodies, or with a folder keys and fields, and as much again for bodies on their way), `disk_path` (a folder
+    /// for bodies, of this zone alone; none unless told) and `disk_size` (1GiB: bodies in the folder). A zone that is not here is
+    /// in memory, with 50 MiB.
     pub cache_zones: Vec<CacheZone>,
     /// Functions in Lua.
     pub scripts: Scripts,
