@@ -1,6 +1,7 @@
 //! Zones of proxy-cache on a disk: answers that outlive the process, bounds of memory and disk, and files that are lost.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -90,6 +91,8 @@ fn answers_outlive_the_process() {
     }
     await_files(&cache, 5);
     assert_eq!(origin.requests().len(), 5);
+    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+    assert_eq!((mode(&cache), mode(&files(&cache)[0])), (0o700, 0o600), "answers are nobody else's");
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success());
     let mut gateway = start();

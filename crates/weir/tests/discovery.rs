@@ -383,6 +383,8 @@ fn nacos_is_asked_for_each_service() {
             .any(|request| request.target.contains("serviceName=new&namespaceId=public&groupName=DEFAULT%5FGROUP"))
             .then_some(())
     });
+    // The answer to that is not to be the lie.
+    await_nodes(&gateway, &["two"]);
     nacos.lie(Some("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull"));
     let before = nacos.asked("/nacos/v1/auth").len();
     wait_until("a further login", LIMIT, || (nacos.asked("/nacos/v1/auth").len() > before).then_some(()));

@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak, mpsc};
@@ -25,6 +26,8 @@ use super::zone::{Stored, Zone};
 const MAGIC: &str = "weir cache 1";
 /// Most bodies that wait to be read, and most responses that wait to be written.
 const MOST_WAITING: usize = 4096;
+/// Time for which a request waits for a body; then it goes to the upstream.
+const LONGEST_READ: Duration = Duration::from_secs(5);
 /// Bytes of the longest head of a file.
 const LONGEST_HEAD: u64 = 1 << 20;
 
@@ -113,7 +116,7 @@ struct Reading {
 pub(crate) enum Unread {
     /// The file is not there any more, or is another one.
     Gone,
-    /// There is no memory for it, or too many wait for others.
+    /// There is no memory for it, too many wait for others, or the disk takes too long.
     NoRoom,
 }
 
@@ -154,7 +157,7 @@ impl Disk {
     /// # Errors
     /// The folder cannot be made or written to.
     pub(crate) fn open(folder: &Path, memory: usize) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        make(folder)?;
         let probe = folder.join(format!("probe.{}", std::process::id()));
         File::create(&probe)?;
         fs::remove_file(probe)?;
@@ -229,8 +232,14 @@ impl Disk {
     pub(crate) async fn read(&self, stored: &Arc<Stored>) -> Result<Arc<Body>, Unread> {
         let (answer, answered) = oneshot::channel();
         self.reads.try_send(Reading { stored: Arc::clone(stored), answer }).map_err(|_| Unread::NoRoom)?;
-        answered.await.unwrap_or(Err(Unread::Gone))
+        let answer = weir_runtime::timeout(LONGEST_READ, answered).await;
+        answer.map_or(Err(Unread::NoRoom), |answer| answer.unwrap_or(Err(Unread::Gone)))
     }
+}
+
+/// Makes a folder, for this user alone.
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 fn path(folder: &Path, name: &str) -> PathBuf {
@@ -311,9 +320,10 @@ fn write(folder: &Path, key: &[u8], vary: &[Box<str>], values: &[u8], stored: &S
         len: body.len(),
     };
     let whole = path(folder, &on_disk.name);
-    fs::create_dir_all(whole.parent().unwrap_or(folder))?;
+    make(whole.parent().unwrap_or(folder))?;
     let part = whole.with_extension("part");
-    let written = File::create(&part).and_then(|mut file| {
+    let mut options = File::options();
+    let written = options.write(true).create(true).truncate(true).mode(0o600).open(&part).and_then(|mut file| {
         file.write_all(format!("{MAGIC}\n{}\n", serde_json::to_string(&head)?).as_bytes())?;
         file.write_all(&body)
     });
