@@ -459,7 +459,7 @@ fn configuration_text(
 fn in_section(item: &Item) -> Option<Object> {
     let mut value = serde_json::from_str::<Object>(&item.value).ok()?;
     let kind = item.key.kind();
-    if kind.section() != kind || matches!(kind, Kind::Secrets | Kind::PluginMetadata) {
+    if kind.is_nested() || matches!(kind, Kind::Secrets | Kind::PluginMetadata) {
         value.insert("id".into(), item.key.id().into());
     }
     Some(value)

@@ -50,7 +50,7 @@ impl Api {
             let belongs = |key: &Key| key.id().split('/').next() == Some(parent.as_str());
             items.retain(|item| belongs(&item.key));
             // Other lists have a place of their own in etcd, which is there with nothing in it.
-            if items.is_empty() && target.kind.section() != target.kind {
+            if items.is_empty() && target.kind.is_nested() {
                 return Err(Answer::no_such_key());
             }
         }

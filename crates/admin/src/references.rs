@@ -122,7 +122,7 @@ const MOST_SHOWN: usize = 200;
 /// True if a resource refers to another one.
 fn refers(item: &Item, key: &Key) -> bool {
     let kind = item.key.kind();
-    if kind.section() == key.kind() && kind != key.kind() {
+    if kind.is_nested() && kind.section() == key.kind() {
         return item.key.owner() == Some(key.id());
     }
     // Few have the id in them anywhere, so few are read.

@@ -202,7 +202,7 @@ impl Api {
     /// A resource of a nested kind needs its owner.
     async fn check_owner(&self, target: &Target) -> Result<(), Answer> {
         let owner = target.kind.section();
-        let Some(id) = target.parent.as_ref().filter(|_| owner != target.kind) else { return Ok(()) };
+        let Some(id) = target.parent.as_ref().filter(|_| target.kind.is_nested()) else { return Ok(()) };
         match self.item(&Key::new(owner, id)).await? {
             Some(_) => Ok(()),
             None => Err(Answer::error(StatusCode::NOT_FOUND, format!("{} not found", owner.entry().noun))),

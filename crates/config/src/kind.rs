@@ -70,6 +70,12 @@ macro_rules! kinds {
             /// Kinds of what families keep in a store in their own forms.
             pub const FOREIGN: &'static [Self] = &[$(Self::$ukind,)*];
 
+            /// True for a kind whose resources lie below those of another one.
+            #[must_use]
+            pub fn is_nested(self) -> bool {
+                matches!(self, $(Self::$nkind)|*)
+            }
+
             /// True for a kind of the model.
             #[must_use]
             pub fn is_of_model(self) -> bool {
@@ -283,7 +289,7 @@ impl ResourceKind {
     /// Kind of what is nested in resources of this kind: credentials for consumers.
     #[must_use]
     pub fn nested(self) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind != self && kind.section() == self)
+        Self::ALL.into_iter().find(|kind| kind.is_nested() && kind.section() == self)
     }
 
     /// Splits the id of a resource of a nested kind into that of its owner and its own: `jack/credentials/c1`.
@@ -372,9 +378,9 @@ impl ResourceKey {
     /// Id within the parent: `c1` of `consumers/jack/credentials/c1`. The parent of a secret is a part of its own id.
     #[must_use]
     pub fn own_id(&self) -> &str {
-        match self.kind.section() == self.kind {
-            true => &self.id,
-            false => self.id.rsplit('/').next().unwrap_or_default(),
+        match self.kind.is_nested() {
+            true => self.id.rsplit('/').next().unwrap_or_default(),
+            false => &self.id,
         }
     }
 
@@ -387,8 +393,7 @@ impl ResourceKey {
     /// Id of the resource that one of a nested kind belongs to.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
-        let is_nested = self.kind.is_of_model() && self.kind.section() != self.kind;
-        self.id.split_once('/').filter(|_| is_nested).map(|(owner, _)| owner)
+        self.id.split_once('/').filter(|_| self.kind.is_nested()).map(|(owner, _)| owner)
     }
 
     /// Key of the resource that one of a nested kind belongs to.

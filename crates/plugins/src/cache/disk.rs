@@ -1,8 +1,8 @@
 //! The folder of a zone on a disk: a file for each response, with its key and fields ahead of its body.
 //!
 //! Keys and fields of responses stay in memory; bodies do as long as somebody uses them. Files are read by one thread and
-//! written, removed and found by another, so that no worker waits for a disk. A file has its name when it is whole. What was
-//! removed from the tables meanwhile is not there for a reader, who goes on as if there had been nothing.
+//! written, removed and found by another, so that no worker waits for a disk. A file has its name when it is whole. A
+//! response that was removed from the tables meanwhile is not there for a reader, who goes on as if there had been nothing.
 
 #![allow(clippy::disallowed_types, reason = "held for a look at one response, with nothing that waits")]
 

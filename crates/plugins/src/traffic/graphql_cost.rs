@@ -18,7 +18,7 @@ use super::graphql_schema::{FieldType, UpstreamSchema};
 /// Most selections that are counted, each fragment as often as it stands there.
 const MOST_SELECTIONS: usize = 100_000;
 /// The largest cost; whatever costs more has no finite one.
-const LARGEST: f64 = (1_u64 << 53) as f64;
+pub(super) const LARGEST: f64 = (1_u64 << 53) as f64;
 
 /// The way to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

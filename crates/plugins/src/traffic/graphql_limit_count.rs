@@ -16,7 +16,7 @@ use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
 use crate::traffic::graphql::{document, invalid, parser, refuse};
-use crate::traffic::graphql_cost::{Costs, Count};
+use crate::traffic::graphql_cost::{Costs, Count, LARGEST};
 use crate::traffic::graphql_schema::{self, Introspection, Schemas, UpstreamSchema};
 use crate::traffic::limit_count::{self, Limiting, Metadata};
 
@@ -215,9 +215,6 @@ struct Counting {
     introspection: Introspection,
 }
 
-/// The largest number that a request counts as.
-const MOST_UNITS: f64 = (1_u64 << 53) as f64;
-
 impl Counting {
     /// The cost of the operation in a request, or the message of a refusal.
     fn cost(
@@ -270,7 +267,7 @@ impl Costing {
             }
         };
         match cost {
-            Ok(cost) => Ok((cost * self.factor).ceil().clamp(1.0, MOST_UNITS) as u64),
+            Ok(cost) => Ok((cost * self.factor).ceil().clamp(1.0, LARGEST) as u64),
             Err(message) => Err(refuse(cx, 400, &message)),
         }
     }

@@ -255,7 +255,7 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
     match kind {
         Kind::Entities => {}
         // The id of a nested resource contains that of its owner.
-        kind if kind.section() != kind || matches!(kind, Kind::PluginMetadata | Kind::Secrets) => {
+        kind if kind.is_nested() || matches!(kind, Kind::PluginMetadata | Kind::Secrets) => {
             fields.insert("id".to_owned(), id());
         }
         _ => {

@@ -45,9 +45,9 @@ pub(super) struct Loading {
 /// Use of the answer.
 #[derive(Debug, Clone, Copy)]
 enum Then {
-    /// It is given, with this status of the cache.
+    /// The answer to the request, with this status of the cache.
     Answer(&'static [u8]),
-    /// It stands in for an answer of the upstream that fails, which is asked for with this status.
+    /// The stand-in for an answer of the upstream that fails, which is asked for with this status.
     StandIn(&'static [u8]),
 }
 
