@@ -64,6 +64,7 @@ use crate::requests::request_validation::RequestValidation;
 use crate::scripts::exit_transformer::ExitTransformer;
 use crate::scripts::serverless::{ServerlessPostFunction, ServerlessPreFunction};
 use crate::security::acl::Acl;
+use crate::security::chaitin_waf::ChaitinWaf;
 use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
 use crate::security::csrf::Csrf;
@@ -102,6 +103,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &Acl,
+        &ChaitinWaf,
         &ApiBreaker,
         &AttachConsumerLabel,
         &AuthzCasbin,

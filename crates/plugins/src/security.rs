@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod address_set;
+pub(crate) mod chaitin_waf;
 pub(crate) mod consumer_restriction;
 pub(crate) mod cors;
 pub(crate) mod csrf;

@@ -204,9 +204,10 @@ fn tools_of_the_tests_are_installed_by_root_and_by_others() {
         executable("target/test-tools/bin/openapi-spec-validator", "exit 0");
         executable("target/test-tools/bin/sslyze", "exit 0");
         executable("target/test-tools/bin/python", "exit 0");
-        for module in ["oidc-provider", "playwright-core", "axe-core"] {
+        for module in ["oidc-provider", "playwright-core", "axe-core", "node-fetch"] {
             executable(&format!("target/test-tools/node_modules/{module}/index.js"), "");
         }
+        executable("target/test-tools/cache-tests/cli.mjs", "");
         for program in ["env", "bash", "dirname"] {
             std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), at("bin").join(program)).expect("link");
         }

@@ -267,6 +267,13 @@ impl Fields {
         found
     }
 
+    /// Removes all fields that were received. Those that were added since stay.
+    pub fn remove_received(&mut self) {
+        for field in self.list.iter_mut().filter(|field| field.state != State::Added) {
+            field.state = State::Removed;
+        }
+    }
+
     /// Makes every field with this known name hop-by-hop: readable, but not forwarded.
     pub fn hold_back(&mut self, id: Known) {
         if !self.may_have(id) {

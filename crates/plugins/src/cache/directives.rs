@@ -72,7 +72,7 @@ impl Directives {
 }
 
 /// The number of a directive, which may stand in quotes. One that is too large is the largest (section 1.2.2).
-fn seconds(argument: &[u8]) -> Option<u64> {
+pub(crate) fn seconds(argument: &[u8]) -> Option<u64> {
     let digits = weir_wire::trim_ows(argument);
     let digits = digits.strip_prefix(b"\"").and_then(|digits| digits.strip_suffix(b"\"")).unwrap_or(digits);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {

@@ -73,6 +73,11 @@ impl Stored {
         }
     }
 
+    /// Bytes of the body.
+    pub(crate) fn body_len(&self) -> usize {
+        self.on_disk.as_ref().map_or(self.body.len(), OnDisk::len)
+    }
+
     /// Milliseconds since the response was made (RFC 9111 section 4.2.3).
     pub(crate) fn age_ms(&self, now_ms: u64) -> u64 {
         self.age_ms + now_ms.saturating_sub(self.at_ms)

@@ -15,6 +15,7 @@ use super::entry::{Bodies, Entry};
 use super::entry_conf::EntryConf;
 use super::json::end_string;
 use super::logging::{self, LoggerConf, LoggerMetadata, Render};
+use crate::received;
 
 /// The definition.
 #[derive(Debug)]
@@ -310,22 +311,6 @@ impl Render for Message {
 
 /// Appends the request as it came, in the form of HTTP/1.1.
 fn write_request(x: View<'_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
-    let request = x.request();
-    out.extend_from_slice(request.method_bytes());
-    out.push(b' ');
-    out.extend_from_slice(request.received_target());
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    let host = request.host_port();
-    for (name, value) in request.head.fields.iter(request.buffer.bytes()) {
-        for part in [name, b": ", value, b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    }
-    if request.field_str("host").is_none() {
-        for part in [b"host: ", host, b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    }
-    out.extend_from_slice(b"\r\n");
+    received::write_head(x.request(), out);
     out.extend_from_slice(body.unwrap_or_default());
 }

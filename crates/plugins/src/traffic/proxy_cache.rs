@@ -1,18 +1,19 @@
 //! `proxy-cache`: answers of upstreams are kept, and given to further requests.
 
+mod conditions;
+mod conf;
 mod content;
 mod keeping;
 mod loading;
+mod place;
 mod refresh;
+mod revalidation;
 mod stale;
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema};
-use serde::Deserialize;
+use schemars::Schema;
 use tokio::sync::Semaphore;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
@@ -24,14 +25,13 @@ use weir_plugin::{
 use weir_wire::name::FieldName;
 
 use crate::cache::directives::{Directives, Parts};
-use crate::cache::disk::Disk;
-use crate::cache::zone::{Fetching, Stored, Zone};
+use crate::cache::zone::{Fetching, Stored};
+use conditions::Part;
+use conf::CacheMethod;
+pub(crate) use conf::{Conf, Metadata, Strategy};
 use keeping::{Asked, Came, Keeping, PendingAnswer};
 use loading::{Loading, Whole};
 use refresh::Refresh;
-
-/// Room of a zone for which `plugin_metadata` has no size: that of APISIX's `memory_cache`.
-const ZONE_BYTES: usize = 50 << 20;
 
 /// The beginning of keys of answers to `POST`.
 const OF_POST: &[u8] = b"POST\x01";
@@ -39,136 +39,6 @@ const OF_POST: &[u8] = b"POST\x01";
 /// The definition.
 #[derive(Debug)]
 pub(crate) struct ProxyCache;
-
-/// On a route, a service, a consumer or a global rule.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Conf {
-    /// The place of answers. `memory`: the memory of this process. `disk`: the folder of the zone in the settings
-    /// (`cache_zones`); answers outlive the process. A zone without a folder is in memory, of which a warning is made.
-    pub(super) cache_strategy: Strategy,
-    /// The zone: all places that name the same zone share its room, and answers under the same key.
-    #[schemars(length(min = 1, max = 100))]
-    pub(super) cache_zone: String,
-    /// The texts and variables that the key of an answer is made of: requests in which all of it is the same get the same
-    /// answer. `$request_method` cannot be one of them.
-    #[schemars(length(min = 1))]
-    cache_key: Vec<String>,
-    /// Statuses of answers that are kept.
-    #[schemars(length(min = 1), inner(range(min = 200, max = 599)))]
-    pub(super) cache_http_status: Vec<u16>,
-    /// Methods of requests that are answered with what is kept. Answers to `HEAD` are not kept; such requests are answered with
-    /// what was kept for `GET`.
-    #[schemars(length(min = 1))]
-    cache_method: Vec<CacheMethod>,
-    /// Takes `Expires` and `Cache-Control` out of answers.
-    hide_cache_headers: bool,
-    /// Goes by `Cache-Control` of requests (`no-store`, `no-cache`, `max-age`, `max-stale`, `min-fresh`, `only-if-cached`), and by
-    /// the lifetime that an answer tells: `s-maxage`, `max-age`, `Expires`; one that tells none is not kept.
-    cache_control: bool,
-    /// Texts and variables: where they come to anything but an empty text and `0`, a request is not answered with what is kept.
-    #[schemars(length(min = 1))]
-    cache_bypass: Option<Vec<String>>,
-    /// The same: the answer is not kept.
-    #[schemars(length(min = 1))]
-    no_cache: Option<Vec<String>>,
-    /// Seconds for which answers are kept without `cache_control`.
-    #[schemars(range(min = 1))]
-    pub(super) cache_ttl: u64,
-    /// Seconds for which an answer that is too old stands in for one that fails: the upstream cannot be reached, does not
-    /// answer in time, or answers with 500, 502, 503 or 504. With `cache_control` a `stale-if-error` of the answer counts in its
-    /// place, and `must-revalidate` forbids it. An extension.
-    #[schemars(range(max = 31536000))]
-    stale_if_error: u64,
-    /// Seconds for which an answer that is too old is given while a newer one is fetched beside it: no client waits for that. With
-    /// `cache_control` a `stale-while-revalidate` of the answer counts in its place, and `must-revalidate` forbids it. Answers
-    /// beyond `limits.callout_body` cannot be fetched so. An extension.
-    #[schemars(range(max = 31536000))]
-    stale_while_revalidate: u64,
-    /// Name of the field of answers with their tags, such as `Cache-Tag`: texts with commas or blanks between them, 64 for each
-    /// answer. A request with the method `PURGE` and this field makes the zone forget all answers with one of its tags. An
-    /// extension.
-    #[schemars(length(min = 1))]
-    cache_tags: Option<String>,
-    /// Lets one request fetch an answer that is not kept, and others with the same key wait for it. An extension, as nginx's
-    /// `proxy_cache_lock`.
-    cache_lock: bool,
-    /// Seconds that a request waits for the answer of another; then it goes to the upstream itself.
-    #[schemars(range(min = 1, max = 60))]
-    cache_lock_timeout: u64,
-    /// Keeps the answers of consumers apart, unless the key has one's name, group or credential in it.
-    pub(super) consumer_isolation: bool,
-    /// Keeps answers with `Set-Cookie` as well.
-    pub(super) cache_set_cookie: bool,
-    /// Bytes of the longest body that is kept.
-    #[schemars(range(min = 1))]
-    max_resp_body_size: usize,
-}
-
-impl Default for Conf {
-    fn default() -> Self {
-        Self {
-            cache_strategy: Strategy::default(),
-            cache_zone: "disk_cache_one".to_owned(),
-            cache_key: vec!["$host".to_owned(), "$request_uri".to_owned()],
-            cache_http_status: vec![200, 301, 404],
-            cache_method: vec![CacheMethod::Get, CacheMethod::Head],
-            hide_cache_headers: false,
-            cache_control: false,
-            cache_bypass: None,
-            no_cache: None,
-            cache_ttl: 300,
-            stale_if_error: 0,
-            stale_while_revalidate: 0,
-            cache_tags: None,
-            cache_lock: false,
-            cache_lock_timeout: 5,
-            consumer_isolation: true,
-            cache_set_cookie: false,
-            max_resp_body_size: 64 << 20,
-        }
-    }
-}
-
-/// The place of answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-#[allow(missing_docs, reason = "explained at the field")]
-pub(crate) enum Strategy {
-    #[default]
-    Disk,
-    Memory,
-}
-
-/// A method whose answers may be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-#[schemars(inline)]
-#[allow(missing_docs, reason = "methods of HTTP")]
-pub(crate) enum CacheMethod {
-    Get,
-    Head,
-    Post,
-}
-
-impl CacheMethod {
-    fn name(self) -> &'static [u8] {
-        match self {
-            Self::Get => b"GET",
-            Self::Head => b"HEAD",
-            Self::Post => b"POST",
-        }
-    }
-}
-
-/// `plugin_metadata` of the plugin. An extension: APISIX has sizes of zones in its `config.yaml`.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-pub(super) struct Metadata {
-    /// Bytes of zones by their names; a zone that is not here has 50 MiB.
-    zones: BTreeMap<String, usize>,
-}
 
 impl Define for ProxyCache {
     const NAME: &'static str = "proxy-cache";
@@ -178,7 +48,9 @@ impl Define for ProxyCache {
 Keeps answers of the upstream and gives them to further requests with the same key. The field `Apisix-Cache-Status` tells \
 what happened: `HIT`, `MISS`, `EXPIRED`, `STALE` (kept, and too old for this request, or given all the same by \
 `stale_if_error` or `stale_while_revalidate`) or `BYPASS`. An answer out of the cache \
-has an `Age`, and is a 304 where the client's `If-None-Match` names its `ETag`.
+has an `Age`. Its conditions and ranges are answered here: 304 where `If-None-Match` names its `ETag` or nothing has changed since \
+`If-Modified-Since`, and 206 or 416 for one range of bytes (`Range`, `If-Range`); several ranges are answered with the whole. With \
+`cache_revalidate` the status `REVALIDATED` tells that the upstream has said that an answer has not changed.
 
 Answers with `Cache-Control: private`, `no-store` or `no-cache`, with `Vary: *` or with `Set-Cookie` are not kept, and neither \
 are those to requests with `Authorization` unless a consumer or the key tells callers apart, or the answer says that it may be \
@@ -187,7 +59,7 @@ shared (`public`, `s-maxage`, `must-revalidate`; RFC 9111 section 3.5). `Vary` k
 
 A request with the method `PURGE` makes the cache forget its key, or with the field `cache_tags` what has one of its tags: 200, \
 or 404 where there was nothing. So does a request with a \
-method that changes something (`POST`, `PUT`, `PATCH`, `DELETE`) once the upstream has answered it below 400.
+method that may change something (any but `GET`, `HEAD`, `OPTIONS` and `TRACE`) once the upstream has answered it below 400.
 
 With `stale_while_revalidate` the newer answer is asked for once for each key, by a request of the gateway's own: `GET` with the \
 fields of the client's request, to the upstream of the route or the one that a plugin before this has chosen. No other plugin \
@@ -266,7 +138,7 @@ pub(super) fn caching(
         let metadata = build.metadata::<Metadata>()?;
         Ok(Caching {
             keeping: Arc::new(Keeping {
-                zone: zone(&conf, metadata.zones.get(&conf.cache_zone).copied(), build)?,
+                zone: place::zone(&conf, metadata.zones.get(&conf.cache_zone).copied(), build)?,
                 statuses: conf.cache_http_status.into(),
                 obeys: conf.cache_control,
                 unsaid_ms: None,
@@ -282,6 +154,7 @@ pub(super) fn caching(
             isolates: conf.consumer_isolation && !names_caller,
             methods: conf.cache_method.into(),
             hides: conf.hide_cache_headers,
+            revalidates: conf.cache_revalidate,
             bypass,
             no_cache,
             lock: conf.cache_lock.then(|| Duration::from_secs(conf.cache_lock_timeout)),
@@ -292,38 +165,6 @@ pub(super) fn caching(
             pending: PerRequest::new(),
         })
     })
-}
-
-/// The zone of a configuration.
-fn zone(conf: &Conf, bytes: Option<usize>, build: &BuildCx<'_>) -> Result<Arc<Zone>, Invalid> {
-    let name = &conf.cache_zone;
-    let set = build.cache_zones.iter().find(|zone| zone.name == *name);
-    let bytes = bytes.or(set.map(|zone| zone.memory_size.as_usize())).unwrap_or(ZONE_BYTES);
-    let is_disk = conf.cache_strategy == Strategy::Disk;
-    let Some(set) = set.filter(|zone| is_disk && !zone.disk_path.is_empty()) else {
-        if is_disk {
-            build
-                .warn("cache_zone", format!("the zone {name} has no folder (cache_zones): answers are kept in memory"));
-        }
-        return Ok(build.states.get_or_create(&format!("cache zone {name} {bytes}"), || Zone::new(bytes)));
-    };
-    let most = set.disk_size.as_usize();
-    let mut failed = None;
-    let place = format!("cache zone {name} {bytes} {most} {}", set.disk_path);
-    let zone = build.states.get_or_create(&place, || match Disk::open(Path::new(&set.disk_path), bytes) {
-        Ok(disk) => Zone::on_disk(bytes, most, disk),
-        Err(error) => {
-            failed = Some(error);
-            Zone::new(bytes)
-        }
-    });
-    match failed {
-        None => Ok(zone),
-        Some(error) => {
-            let text = format!("the folder {} of the zone {name} (cache_zones) cannot be used: {error}", set.disk_path);
-            Err(Invalid::new("cache_zone", text))
-        }
-    }
 }
 
 fn compile_all(place: &str, texts: &[String]) -> Result<Box<[Template]>, Invalid> {
@@ -343,6 +184,7 @@ struct Names {
     expires: FieldName,
     authorization: FieldName,
     if_none_match: FieldName,
+    if_modified_since: FieldName,
     /// Those that speak of one answer's content.
     of_content: [FieldName; stale::OF_CONTENT.len()],
 }
@@ -357,6 +199,7 @@ impl Default for Names {
             expires: name("Expires"),
             authorization: name("Authorization"),
             if_none_match: name("If-None-Match"),
+            if_modified_since: name("If-Modified-Since"),
             of_content: stale::OF_CONTENT.map(name),
         }
     }
@@ -373,6 +216,8 @@ pub(crate) struct Caching {
     isolates: bool,
     methods: Box<[CacheMethod]>,
     hides: bool,
+    /// True if the upstream is asked whether what is too old has changed.
+    revalidates: bool,
     bypass: Option<Box<[Template]>>,
     no_cache: Option<Box<[Template]>>,
     /// Longest time that a request waits for the answer of another; `None`: each fetches its own.
@@ -393,11 +238,21 @@ struct Pending {
     key: Vec<u8>,
     /// True if the request changes something at the upstream.
     changes: bool,
-    /// The answer that stands in for one that fails.
+    /// The answer that is too old.
     stale: Option<Whole>,
+    /// True if it stands in for one that fails.
+    stands_in: bool,
+    /// True if the upstream is asked whether it has changed.
+    asks: bool,
     /// Keeps others waiting.
     fetching: Option<Fetching>,
     answer: Option<PendingAnswer>,
+}
+
+impl Pending {
+    fn of(key: Vec<u8>) -> Self {
+        Self { key, changes: false, stale: None, stands_in: false, asks: false, fetching: None, answer: None }
+    }
 }
 
 impl Plugin for Caching {
@@ -449,17 +304,27 @@ impl Plugin for Caching {
             }
             return Flow::Continue;
         }
-        if stale::has_failed(cx) && pending.stale.is_some() {
-            if let Some(stale) = self.pending.take(cx).and_then(|pending| pending.stale) {
-                self.stand_in(cx, &stale);
+        let is_unchanged = is_upstreams && status == 304 && pending.asks;
+        let stands_in = stale::has_failed(cx) && pending.stands_in;
+        if pending.stale.is_some() && (is_unchanged || stands_in) {
+            if let Some(Pending { key, stale: Some(old), .. }) = self.pending.take(cx) {
+                match is_unchanged {
+                    true => self.take_unchanged(cx, &key, &old),
+                    false => self.stand_in(cx, &old.stored, old.body(), b"STALE"),
+                }
             }
             self.hide(cx);
             return Flow::Continue;
         }
         let answer = if is_upstreams { self.answer_to_keep(cx) } else { None };
-        let keeps = answer.is_some();
+        let is_whole = weir_wire::status::is_bodyless(status);
+        let keeps = answer.is_some() && !is_whole;
         if let Some(pending) = self.pending.get_mut(cx) {
             pending.answer = answer;
+            if is_whole {
+                // No body follows.
+                self.keep(pending);
+            }
             if !keeps {
                 pending.fetching = None;
             }
@@ -478,10 +343,8 @@ impl Plugin for Caching {
             (pending.answer, pending.fetching) = (None, None);
             return Flow::Continue;
         }
-        if last && let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
-            stored.body = body.take();
-            self.keeping.zone.store(&pending.key, &vary, &values, stored);
-            pending.fetching = None;
+        if last {
+            self.keep(pending);
         }
         Flow::Continue
     }
@@ -501,10 +364,11 @@ impl Caching {
             return cx.reply(if has_purged { 200 } else { 404 }).done();
         }
         if !self.methods.iter().any(|one| one.name() == method) {
-            let changes = matches!(method, b"POST" | b"PUT" | b"PATCH" | b"DELETE");
+            // Any method that is not known to be safe (RFC 9111 section 4.4).
+            let changes = !matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE");
             if changes {
                 let key = self.key_of(cx, false);
-                self.pending.put(cx, Pending { key, changes, stale: None, fetching: None, answer: None });
+                self.pending.put(cx, Pending { changes, ..Pending::of(key) });
             }
             return self.pass(cx, b"MISS");
         }
@@ -516,6 +380,15 @@ impl Caching {
         }
         let key = self.key_of(cx, posts);
         self.find(cx, key, &asked, may_wait)
+    }
+
+    /// Keeps an answer that has come as a whole.
+    fn keep(&self, pending: &mut Pending) {
+        if let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
+            stored.body = body.take();
+            self.keeping.zone.store(&pending.key, &vary, &values, stored);
+            pending.fetching = None;
+        }
     }
 
     /// Makes the cache forget a key; false where there was nothing.
@@ -548,8 +421,9 @@ impl Caching {
         };
         if !is_head {
             let now_ms = cx.now_ms();
-            let stale = found.filter(|stored| stale::may_stand_in(stored, now_ms));
-            let unread = stale.clone().filter(|stored| Whole::now(stored).is_none());
+            let stands_in = found.as_ref().is_some_and(|stored| stale::may_stand_in(stored, now_ms));
+            let asks = found.as_ref().is_some_and(|stored| self.can_be_asked_about(cx, stored));
+            let stale = found.filter(|_| stands_in || asks);
             let fetching = match self.lock.map(|_| self.keeping.zone.fetch(&key)) {
                 Some(Err(waiting)) if may_wait => {
                     self.waiting.put(cx, waiting);
@@ -558,9 +432,13 @@ impl Caching {
                 Some(Ok(fetching)) => Some(fetching),
                 _ => None,
             };
+            let whole = stale.as_ref().and_then(Whole::now);
+            let unread = stale.filter(|_| whole.is_none());
+            if let Some(whole) = whole.as_ref().filter(|_| asks) {
+                self.ask_about(cx, &whole.stored);
+            }
             let loading = unread.map(|stored| Loading::to_stand_in(key.clone(), stored, state));
-            let stale = stale.as_ref().and_then(Whole::now);
-            self.pending.put(cx, Pending { key, changes: false, stale, fetching, answer: None });
+            self.pending.put(cx, Pending { stale: whole, stands_in, asks, fetching, ..Pending::of(key) });
             if let Some(loading) = loading {
                 self.loading.put(cx, loading);
                 return Flow::Suspend;
@@ -622,10 +500,10 @@ impl Caching {
 
     /// Answers with what is kept under a key, which waits where its body has to be read from the disk.
     fn answer(&self, cx: &mut RequestCx<'_>, key: &[u8], stored: &Arc<Stored>, status: &'static [u8]) -> Flow {
-        let is_known = cx.request().field(&self.names.if_none_match).is_some_and(|wanted| has_tag(wanted, stored));
+        let part = Part::of(cx.request(), stored);
         match Whole::now(stored) {
-            Some(whole) => self.answer_whole(cx, &whole, is_known, status),
-            None if is_known => self.answer_whole(cx, &Whole::without_body(stored), true, status),
+            Some(whole) => self.answer_part(cx, &whole, &part, status),
+            None if !part.has_body() => self.answer_part(cx, &Whole::without_body(stored), &part, status),
             None => {
                 self.loading.put(cx, Loading::to_answer(key.to_vec(), Arc::clone(stored), status));
                 Flow::Suspend
@@ -633,14 +511,26 @@ impl Caching {
         }
     }
 
-    fn answer_whole(&self, cx: &mut RequestCx<'_>, whole: &Whole, is_known: bool, status: &'static [u8]) -> Flow {
+    fn answer_part(&self, cx: &mut RequestCx<'_>, whole: &Whole, part: &Part, status: &'static [u8]) -> Flow {
         let stored = &whole.stored;
         let age = stored.age_ms(cx.now_ms()) / 1000;
         cx.set_response_field(&self.names.status, |out| out.extend_from_slice(status));
-        let mut reply = cx.reply(if is_known { 304 } else { stored.status });
+        let len = stored.body_len();
+        let (status, body, range) = match part {
+            Part::Whole => (stored.status, whole.body(), None),
+            Part::Unchanged => (304, &[][..], None),
+            Part::OutOfRange => {
+                return cx.reply(416).field("Content-Range", format!("bytes */{len}").as_bytes()).done();
+            }
+            Part::Range(range) => {
+                let told = format!("bytes {}-{}/{len}", range.start, range.end - 1);
+                (206, whole.body().get(range.clone()).unwrap_or_default(), Some(told))
+            }
+        };
+        let mut reply = cx.reply(status);
         for (name, value) in &stored.fields {
             let name = String::from_utf8_lossy(name);
-            if is_known && name.eq_ignore_ascii_case("content-type") {
+            if status == 304 && name.eq_ignore_ascii_case("content-type") {
                 continue;
             }
             reply = reply.field(&name, value);
@@ -648,7 +538,10 @@ impl Caching {
         let mut text = Vec::new();
         weir_wire::push_number(&mut text, age);
         reply = reply.named(&self.names.age, &text);
-        if is_known { reply.done() } else { reply.body(whole.body()).done() }
+        if let Some(range) = range {
+            reply = reply.field("Content-Range", range.as_bytes());
+        }
+        if status == 304 { reply.done() } else { reply.body(body).done() }
     }
 
     /// True if the answer to a request is its caller's alone, unless it says that it may be shared.
@@ -662,7 +555,7 @@ impl Caching {
         let response = cx.response();
         let came = Came {
             status: cx.status(),
-            fields: response.head.fields.iter(response.buffer.bytes()).collect(),
+            fields: response.head.fields.sent(response.buffer.bytes()).collect(),
             length: response.content_length(),
         };
         let asked = Asked {
@@ -746,12 +639,4 @@ fn values_among<'f, I: Iterator<Item = (&'f [u8], &'f [u8])>>(
         let len = out.len() - begin;
         out.extend_from_slice(&len.to_le_bytes());
     }
-}
-
-/// True if `If-None-Match` names the tag of a stored answer, by the weak comparison (RFC 9110 section 8.8.3.2).
-fn has_tag(wanted: &[u8], stored: &Stored) -> bool {
-    let strong = |tag: &'_ [u8]| tag.strip_prefix(b"W/").map_or_else(|| tag.to_vec(), <[u8]>::to_vec);
-    let own = stored.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"etag"));
-    let Some(own) = own.map(|(_, tag)| strong(tag)) else { return false };
-    Parts(wanted).any(|tag| tag == b"*" || strong(tag) == own)
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use weir_plugin::{BuildCx, Invalid};
 use weir_wire::name::FieldName;
 
-use super::{CacheMethod, Caching, Keeping, Names, PerRequest, Zone, compile_all};
+use super::{CacheMethod, Caching, Keeping, Names, PerRequest, compile_all};
+use crate::cache::zone::Zone;
 
 /// Bytes of the answers of all services.
 const BYTES: usize = 64 << 20;
@@ -39,6 +40,7 @@ impl Caching {
             isolates: false,
             methods: [CacheMethod::Get, CacheMethod::Head].into(),
             hides: false,
+            revalidates: false,
             bypass: None,
             no_cache: None,
             lock: None,

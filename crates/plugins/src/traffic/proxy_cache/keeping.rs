@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_wire::name::FieldName;
 
 use super::{is_kept, tags, vary};
-use crate::cache::directives::Directives;
+use crate::cache::directives::{self, Directives, Parts};
 use crate::cache::freshness::Lifetime;
 use crate::cache::zone::{Collected, Stored, Zone};
 
@@ -75,6 +75,10 @@ impl<'a> Came<'a> {
 impl Keeping {
     /// The answer, where it may be kept.
     pub(super) fn keep(&self, came: &Came<'_>, asked: &Asked<'_>) -> Option<PendingAnswer> {
+        // A part, or a word about what somebody else has, is no answer for others.
+        if matches!(came.status, 206 | 304) {
+            return None;
+        }
         if !self.statuses.contains(&came.status) || came.length.is_some_and(|length| length > self.longest as u64) {
             return None;
         }
@@ -100,7 +104,8 @@ impl Keeping {
         let vary = vary(came.all("vary"))?;
         let mut values = Vec::new();
         (asked.values)(&vary, &mut values);
-        let age = came.first("age").and_then(|age| std::str::from_utf8(age).ok()?.parse::<u64>().ok());
+        // The first of several counts, and one that is no number does not (RFC 9111 section 5.1).
+        let age = came.first("age").and_then(|age| directives::seconds(Parts(age).next()?));
         // The age counts against the lifetime that the answer tells, and not against one of the configuration.
         let age_ms = age.filter(|_| self.obeys).unwrap_or(0).saturating_mul(1000);
         let mut stored = Stored::new(came.status, asked.now_ms, age_ms, lifetime_ms);

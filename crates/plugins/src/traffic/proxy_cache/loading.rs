@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir_plugin::{Flow, RequestCx};
 
 use super::Caching;
+use super::conditions::Part;
 use crate::cache::directives::Directives;
 use crate::cache::disk::{Body, Unread};
 use crate::cache::zone::Stored;
@@ -47,7 +48,8 @@ pub(super) struct Loading {
 enum Then {
     /// The answer to the request, with this status of the cache.
     Answer(&'static [u8]),
-    /// The stand-in for an answer of the upstream that fails, which is asked for with this status.
+    /// The stand-in for an answer of the upstream that fails or tells that nothing has changed, which is asked for with this
+    /// status.
     StandIn(&'static [u8]),
 }
 
@@ -78,9 +80,13 @@ impl Caching {
         };
         match (read, then) {
             (Ok(body), Then::Answer(status)) => {
-                self.answer_whole(cx, &Whole { stored, read: Some(body) }, false, status)
+                let part = Part::of(cx.request(), &stored);
+                self.answer_part(cx, &Whole { stored, read: Some(body) }, &part, status)
             }
             (Ok(body), Then::StandIn(status)) => {
+                if self.pending.get(cx).is_some_and(|pending| pending.asks) {
+                    self.ask_about(cx, &stored);
+                }
                 if let Some(pending) = self.pending.get_mut(cx) {
                     pending.stale = Some(Whole { stored, read: Some(body) });
                 }

@@ -2,7 +2,7 @@
 
 use weir_plugin::{HookCx, Origin, ResponseCx, Side};
 
-use super::{Caching, Whole};
+use super::Caching;
 use crate::cache::zone::Stored;
 
 /// Fields that speak of one answer's content.
@@ -39,11 +39,11 @@ pub(super) fn has_failed(cx: &ResponseCx<'_>) -> bool {
 }
 
 impl Caching {
-    /// Puts an answer that is too old in the place of one that failed. Fields that plugins have added stay.
-    pub(super) fn stand_in(&self, cx: &mut ResponseCx<'_>, whole: &Whole) {
-        let stored = &whole.stored;
+    /// Puts a stored answer in the place of the upstream's. Fields that plugins have added stay.
+    pub(super) fn stand_in(&self, cx: &mut ResponseCx<'_>, stored: &Stored, body: &[u8], status: &'static [u8]) {
         let age = stored.age_ms(cx.view().now() / 1000) / 1000;
         cx.set_status(stored.status);
+        cx.response_mut().head.fields.remove_received();
         for name in &self.names.of_content {
             cx.remove_field(name);
         }
@@ -56,7 +56,7 @@ impl Caching {
         let mut text = Vec::new();
         weir_wire::push_number(&mut text, age);
         cx.set_field(&self.names.age, &text);
-        cx.set_field(&self.names.status, b"STALE");
-        cx.replace_body(whole.body());
+        cx.set_field(&self.names.status, status);
+        cx.replace_body(body);
     }
 }
