@@ -10,7 +10,7 @@ run: ## build the gateway (minutes the first time), start it with a demo origin;
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
 	@tools/test
 
-test-peers: ## tests against heavy peers (Kafka, Open Policy Agent, FerretDB, helm), fetched and built within BUDGET minutes, 20 by default
+test-peers: ## tests against heavy peers (Kafka, Dubbo, RocketMQ, Open Policy Agent, FerretDB, helm), fetched and built within BUDGET minutes, 20 by default
 	@tools/test-peers $(or $(BUDGET),20)
 
 dist: ## build what is measured and shipped, target/dist/weir: link-time and profile-guided optimisation

@@ -38,18 +38,25 @@ pub trait Io {
         None
     }
 
+    /// Connects to a node of an upstream, for a plugin that speaks a protocol of its own with it: to the one whose turn it is, or
+    /// to others while none takes the connection within `timeout`. The connection counts as a callout until it is dropped.
+    /// The plugin sets the time limits of all that follows.
+    fn dial(&self, _upstream: u32, _timeout: Duration) -> LocalFuture<'_, Result<Box<dyn Duplex>, CalloutError>> {
+        Box::pin(async { Err(CalloutError::Failed("no connections to nodes here")) })
+    }
+
     /// Opens a connection of the gateway to itself, in memory, for a plugin that makes requests of a client's request. On it
     /// the plugin speaks HTTP/1.1, and is served as this client would be on a socket, with [`Client::inner`] set. `None`: this
     /// worker serves nobody.
-    fn connect(&self, _client: &Client) -> Option<Box<dyn InnerConnection>> {
+    fn connect(&self, _client: &Client) -> Option<Box<dyn Duplex>> {
         None
     }
 }
 
-/// The plugin's end of a connection of the gateway to itself.
-pub trait InnerConnection: AsyncRead + AsyncWrite + Unpin {}
+/// The plugin's end of a connection.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin> InnerConnection for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
 /// A request to a service beside the exchange.
 #[derive(Debug)]

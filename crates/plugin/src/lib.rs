@@ -49,7 +49,7 @@ mod view;
 pub use api::{Api, ApiCx, ApiSet, NoApis, OpenApi};
 pub use arguments::ArgumentNames;
 pub use buffers::{Held, NO_ROOM};
-pub use callout::{Callout, CalloutError, CalloutResponse, InnerConnection, Io};
+pub use callout::{Callout, CalloutError, CalloutResponse, Duplex, Io};
 pub use captures::Captures;
 pub use certificates::Chain;
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};

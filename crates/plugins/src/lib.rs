@@ -8,10 +8,10 @@
 //! | `transform` | `body-transformer`, `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `batch-requests`, `client-control`, `oas-validator`, `proxy-buffering`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `external` | `ext-plugin-post-req`, `ext-plugin-pre-req` |
-//! | `functions` | `aws-lambda`, `azure-functions`, `openfunction`, `openwhisk` |
+//! | `functions` | `aws-lambda`, `azure-functions`, `http-dubbo`, `openfunction`, `openwhisk` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
 //! | `scripts` | `exit-transformer`, `serverless-post-function`, `serverless-pre-function` |
-//! | `observe` | `datadog`, `log-rotate`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `skywalking`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `error-log-logger`, `file-logger`, `google-cloud-logging`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
+//! | `observe` | `datadog`, `log-rotate`, `node-status`, `opentelemetry`, `prometheus`, `server-info`, `skywalking`, `zipkin`, and the loggers: `clickhouse-logger`, `elasticsearch-logger`, `error-log-logger`, `file-logger`, `google-cloud-logging`, `http-logger`, `kafka-logger`, `lago`, `loggly`, `loki-logger`, `rocketmq-logger`, `skywalking-logger`, `sls-logger`, `splunk-hec-logging`, `syslog`, `tcp-logger`, `udp-logger` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.

@@ -22,6 +22,7 @@ pub(crate) mod loki_logger;
 pub(crate) mod node_status;
 pub(crate) mod opentelemetry;
 pub(crate) mod prometheus;
+pub(crate) mod rocketmq_logger;
 pub(crate) mod server_info;
 pub(crate) mod skywalking;
 pub(crate) mod skywalking_logger;

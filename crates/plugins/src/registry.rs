@@ -22,6 +22,7 @@ use crate::auth::wolf_rbac::WolfRbac;
 use crate::external::{ExtPluginPostReq, ExtPluginPostResp, ExtPluginPreReq};
 use crate::functions::aws_lambda::AwsLambda;
 use crate::functions::azure_functions::AzureFunctions;
+use crate::functions::http_dubbo::HttpDubbo;
 use crate::functions::openfunction::Openfunction;
 use crate::functions::openwhisk::Openwhisk;
 use crate::general::fault_injection::FaultInjection;
@@ -44,6 +45,7 @@ use crate::observe::loki_logger::LokiLogger;
 use crate::observe::node_status::NodeStatus;
 use crate::observe::opentelemetry::Opentelemetry;
 use crate::observe::prometheus::Prometheus;
+use crate::observe::rocketmq_logger::RocketmqLogger;
 use crate::observe::server_info::ServerInfo;
 use crate::observe::skywalking::Skywalking;
 use crate::observe::skywalking_logger::SkywalkingLogger;
@@ -145,6 +147,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &JweDecrypt,
         &JwtAuth,
         &KafkaLogger,
+        &RocketmqLogger,
         &KeyAuth,
         &Lago,
         &LdapAuth,
@@ -164,6 +167,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &OcspStapling,
         &OasValidator,
         &Opa,
+        &HttpDubbo,
         &Openfunction,
         &OpenidConnect,
         &Opentelemetry,

@@ -7,6 +7,7 @@
 mod body;
 mod callout;
 mod connect;
+mod dial;
 mod forward;
 mod forward_proxy;
 mod grpc;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 use weir_net::tls::HandshakeQueue;
 use weir_plugin::host::Exchange;
-use weir_plugin::{Client, InnerConnection};
+use weir_plugin::{Client, Duplex};
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::Recorder;
 use weir_usage::Writer as UsageWriter;
@@ -68,7 +68,7 @@ pub(crate) struct Worker {
 }
 
 /// Opens a connection of the gateway to itself, which a worker serves for a client.
-pub(crate) type Connect = fn(&Client, &Rc<Worker>) -> Box<dyn InnerConnection>;
+pub(crate) type Connect = fn(&Client, &Rc<Worker>) -> Box<dyn Duplex>;
 
 /// State that all workers share; no request writes to it.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 pub use combine::Combine;
 pub use deliver::{
-    Broker, Carrier, Check, Documents, Endpoints, Files, Grant, List, Login, Mechanism, Post, Signature, Tcp, Tls,
-    Topic, Udp,
+    Broker, Carrier, Check, Documents, Endpoints, Files, Grant, List, Login, Mechanism, MessageTopic, Post, Signature,
+    Tcp, Tls, Topic, Udp,
 };
 use deliver::{Deliverers, Outcome};
 use queue::Queue;
@@ -85,6 +85,8 @@ pub enum Destination {
     Tcp(Tcp),
     /// A topic of Kafka, in which a batch is a message.
     Kafka(Topic),
+    /// A topic of RocketMQ, in which a batch is a message.
+    RocketMq(MessageTopic),
     /// A receiver of datagrams: one for each record with [`Frame::Lengths`], else one for each batch.
     Udp(Udp),
     /// A list of Redis, of which each record becomes an element, with [`Frame::Lengths`].

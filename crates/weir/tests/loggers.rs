@@ -12,6 +12,7 @@ use crate::harness::{
     program, wait_until,
 };
 use crate::reports::{await_reports, collector, lines, rules};
+use crate::rocketmq;
 
 /// Destination of a logger that reports one entry at a time, for tests of all loggers.
 pub(crate) struct Sink {
@@ -28,6 +29,7 @@ enum Peer {
     File(tempfile::TempDir),
     Kafka(Kafka),
     Receiver(Receiver),
+    RocketMq(rocketmq::Server),
 }
 
 pub(crate) fn whole(text: &[u8]) -> Vec<Value> {
@@ -138,9 +140,14 @@ impl Sink {
         let conf = json!({ "brokers": [{ "host": host, "port": port }], "kafka_topic": "requests", "key": "one" });
         let metadata = json!({});
         let kafka = Self { plugin: "kafka-logger", peer: Peer::Kafka(kafka), conf, metadata, read: whole };
+        let broker = rocketmq::Server::start(0);
+        let conf = json!({ "nameserver_list": [broker.node()], "topic": "requests" });
+        let (peer, metadata) = (Peer::RocketMq(broker), json!({}));
+        let rocketmq = Self { plugin: "rocketmq-logger", peer, conf, metadata, read: whole };
         vec![
             file,
             kafka,
+            rocketmq,
             loggly,
             collecting("http-logger", |node| json!({ "uri": format!("http://{node}/logs") }), whole),
             collecting(
@@ -236,6 +243,7 @@ impl Sink {
                     messages.iter().flat_map(|one| (self.read)(one["value"].as_str().expect("a text").as_bytes()));
                 Some(entries.collect::<Vec<_>>()).filter(|entries| entries.len() >= count)
             }),
+            Peer::RocketMq(broker) => broker.bodies().iter().flat_map(|body| (self.read)(body)).collect(),
             Peer::Receiver(receiver) => wait_until(&format!("{count} entries"), LIMIT, || {
                 let messages = receiver.messages();
                 // A stream may have arrived in part.

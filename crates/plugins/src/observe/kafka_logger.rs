@@ -288,10 +288,10 @@ impl BrokerConf {
 
 /// An entry in a message.
 #[derive(Debug)]
-struct Message {
-    form: MetaFormat,
+pub(super) struct Message {
+    pub(super) form: MetaFormat,
     /// True where the entry is the whole message.
-    is_alone: bool,
+    pub(super) is_alone: bool,
 }
 
 impl Render for Message {

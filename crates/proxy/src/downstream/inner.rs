@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weir_plugin::{Client, InnerConnection};
+use weir_plugin::{Client, Duplex};
 use weir_telemetry::metrics::ConnectionState;
 
 use super::h1::{self, ClientStream};
@@ -38,7 +38,7 @@ struct Pipe {
 }
 
 /// Opens a connection that is served here for this client; `client.inner` marks it.
-pub(crate) fn connect(client: &Client, worker: &Rc<Worker>) -> Box<dyn InnerConnection> {
+pub(crate) fn connect(client: &Client, worker: &Rc<Worker>) -> Box<dyn Duplex> {
     let (there, back) = (Rc::<RefCell<Pipe>>::default(), Rc::<RefCell<Pipe>>::default());
     let ours = InnerStream { incoming: Rc::clone(&there), outgoing: Rc::clone(&back) };
     let client = Client { inner: true, requests: 0, ..*client };

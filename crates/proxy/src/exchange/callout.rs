@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weir_plugin::host::buffers::{Held, NO_ROOM};
 use weir_plugin::host::{BUFFER, Exchange};
-use weir_plugin::{Callout, CalloutError, CalloutResponse, Client, Failure, InnerConnection, Io, LocalFuture};
+use weir_plugin::{Callout, CalloutError, CalloutResponse, Client, Duplex, Failure, Io, LocalFuture};
 use weir_telemetry::metrics::CalloutOutcome;
 
+use super::dial;
 use super::response::RESPONSE_TOO_LARGE;
 use super::subrequest::{Kind, Message, Slot, Subrequest};
 use crate::snapshot::Local;
@@ -74,7 +75,14 @@ impl Io for WorkerIo<'_> {
         self.upstream
     }
 
-    fn connect(&self, client: &Client) -> Option<Box<dyn InnerConnection>> {
+    fn dial(&self, upstream: u32, timeout: Duration) -> LocalFuture<'_, Result<Box<dyn Duplex>, CalloutError>> {
+        Box::pin(async move {
+            let dialled = dial::dial(self.worker, &self.local.share(), upstream, timeout).await?;
+            Ok(Box::new(dialled) as Box<dyn Duplex>)
+        })
+    }
+
+    fn connect(&self, client: &Client) -> Option<Box<dyn Duplex>> {
         Some((self.worker.connect)(client, self.worker))
     }
 }

@@ -154,7 +154,7 @@ impl Subrequest<'_> {
 }
 
 /// Forgets what the exchange was used for before.
-fn begin(x: &mut Exchange, worker: &Worker) {
+pub(super) fn begin(x: &mut Exchange, worker: &Worker) {
     x.reset();
     x.timed = false;
     x.body_limit = u64::MAX;
@@ -184,7 +184,7 @@ fn put(x: &mut Exchange, message: &impl Message, host: Option<&[u8]>) -> Result<
 }
 
 /// The client of a subrequest: the gateway itself. It has sent everything, and drops whatever it gets.
-struct Asker {
+pub(super) struct Asker {
     /// Ready when nobody waits for the answer any more; `None`: it has been.
     gone: RefCell<Option<LocalFuture<'static, ()>>>,
     /// The body, where it stands in the buffer.
@@ -195,7 +195,7 @@ struct Asker {
 }
 
 impl Asker {
-    fn new(gone: impl Future<Output = ()> + 'static) -> Self {
+    pub(super) fn new(gone: impl Future<Output = ()> + 'static) -> Self {
         let none = Span::default();
         Self { gone: RefCell::new(Some(Box::pin(gone))), body: none, left: none, sink: tokio::io::empty() }
     }

@@ -210,6 +210,25 @@ pub enum Mechanism {
     ScramSha512,
 }
 
+/// A topic of RocketMQ.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MessageTopic {
+    /// Hosts and ports of name servers, each of which knows all brokers.
+    pub nameservers: Vec<(String, u16)>,
+    /// The name.
+    pub name: String,
+    /// Key of messages, by which they are looked for.
+    pub key: Option<String>,
+    /// Tag of messages, by which consumers choose among them.
+    pub tag: Option<String>,
+    /// Access key and secret key.
+    pub account: Option<(String, String)>,
+    /// True for TLS to name servers and brokers, whose certificates are not verified.
+    pub tls: bool,
+    /// Limit for connecting, and for each answer.
+    pub timeout: Duration,
+}
+
 /// A receiver of datagrams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Udp {
@@ -283,6 +302,12 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// Reason why the batch was not taken.
     fn produce(&self, to: &Topic, batch: &[u8]) -> Result<(), String>;
+
+    /// Sends a batch to a topic of RocketMQ as one message.
+    ///
+    /// # Errors
+    /// Reason why the batch was not taken.
+    fn send_message(&self, to: &MessageTopic, batch: &[u8]) -> Result<(), String>;
 
     /// Sends datagrams. Returns how many could not be sent, if any could.
     ///
@@ -422,6 +447,7 @@ impl Common {
             }
             Destination::Tcp(to) => self.carrier.stream(to, batch).map(|()| 0),
             Destination::Kafka(to) => self.carrier.produce(to, batch).map(|()| 0),
+            Destination::RocketMq(to) => self.carrier.send_message(to, batch).map(|()| 0),
             Destination::Udp(to) if options.frame == Frame::Lengths => self.carrier.datagrams(to, &mut records(batch)),
             Destination::Udp(to) => self.carrier.datagrams(to, &mut std::iter::once(batch)),
             Destination::List(to) => self.carrier.append(to, &mut records(batch)).map(|()| 0),

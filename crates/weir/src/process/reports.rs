@@ -4,6 +4,7 @@ mod calls;
 mod documents;
 mod kafka;
 mod lists;
+mod rocketmq;
 mod streams;
 mod tokens;
 
@@ -14,11 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::Settings;
-use weir_telemetry::reports::{self, Bounds, Carrier, Check, Documents, Grant, List, Post, Tcp, Topic, Udp};
+use weir_telemetry::reports::{
+    self, Bounds, Carrier, Check, Documents, Grant, List, MessageTopic, Post, Tcp, Topic, Udp,
+};
 
 use crate::agents::Agents;
 use documents::Collections;
 use kafka::Producers;
+use rocketmq::Senders;
 use streams::Streams;
 use tokens::Tokens;
 
@@ -49,18 +53,20 @@ pub(crate) fn start(settings: &Settings) -> io::Result<()> {
         streams: Streams::new(trusted),
         collections: Collections::new(trusted),
         producers: Producers::default(),
+        senders: Senders::default(),
         tokens: Tokens::default(),
         syslog: options.syslog.clone(),
     };
     reports::start(bounds, Arc::new(carriers))
 }
 
-/// HTTP clients, byte streams, databases, and producers of Kafka on byte streams.
+/// HTTP clients, byte streams, databases, and producers of Kafka and RocketMQ on byte streams.
 struct Carriers {
     agents: Agents,
     streams: Streams,
     collections: Collections,
     producers: Producers,
+    senders: Senders,
     tokens: Tokens,
     /// The setting `reports.syslog`.
     syslog: String,
@@ -107,6 +113,10 @@ impl Carrier for Carriers {
 
     fn produce(&self, to: &Topic, batch: &[u8]) -> Result<(), String> {
         self.producers.produce(&self.streams, to, batch)
+    }
+
+    fn send_message(&self, to: &MessageTopic, batch: &[u8]) -> Result<(), String> {
+        self.senders.send(&self.streams, to, batch)
     }
 
     fn datagrams(&self, to: &Udp, payloads: &mut dyn Iterator<Item = &[u8]>) -> Result<u64, String> {

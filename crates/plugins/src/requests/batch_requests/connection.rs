@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::ready;
 
 use tokio::io::ReadBuf;
+use weir_plugin::Duplex;
 use weir_plugin::Held;
-use weir_plugin::InnerConnection;
 use weir_wire::buffer::Buffer;
 use weir_wire::chunked::{Decoder, Event};
 use weir_wire::head::{Framing, Http1, Limits, ResponseHead};
@@ -15,7 +15,7 @@ use weir_wire::status;
 
 /// A connection, which serves one request after the other.
 pub(crate) struct Connection {
-    stream: Box<dyn InnerConnection>,
+    stream: Box<dyn Duplex>,
     buffer: Buffer,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
 const TOO_LARGE: &str = "the answers of a batch have at most 16 MiB";
 
 impl Connection {
-    pub(crate) fn new(stream: Box<dyn InnerConnection>) -> Self {
+    pub(crate) fn new(stream: Box<dyn Duplex>) -> Self {
         Self { stream, buffer: Buffer::new(4 << 10) }
     }
 
