@@ -3,4 +3,5 @@
 pub(crate) mod directives;
 pub(crate) mod disk;
 pub(crate) mod freshness;
+pub(crate) mod head;
 pub(crate) mod zone;

@@ -46,7 +46,7 @@ mod proxy_cache;
 mod rate_limiting;
 mod rate_limiting_advanced;
 mod redirect;
-mod redis;
+pub(crate) mod redis;
 mod request_size_limiting;
 mod request_termination;
 mod request_transformer;

@@ -11,7 +11,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{LIMIT, Process, Start, program, repository, wait_until};
+use crate::harness::{LIMIT, Process, Redis, Start, program, repository, wait_until};
 
 /// Tests that fail, by the beginnings of their names, and the reasons.
 const EXPECTED: &[(&str, &str)] = &[
@@ -129,4 +129,10 @@ fn zones_on_a_disk_pass_the_public_tests() {
     let folder = tempfile::tempdir().expect("a folder");
     let zone = json!({ "name": "z", "disk_path": folder.path(), "disk_size": "64MiB", "memory_size": "16MiB" });
     check(json!({ "cache_strategy": "disk", "cache_zone": "z" }), json!({ "cache_zones": [zone] }));
+}
+
+#[test]
+fn answers_in_a_redis_pass_the_public_tests() {
+    let redis = Redis::start();
+    check(json!({ "cache_strategy": "redis", "redis": { "host": "127.0.0.1", "port": redis.port } }), json!({}));
 }

@@ -21,6 +21,7 @@ mod budget;
 mod cache_conditions;
 mod cache_suite;
 mod caches;
+mod caches_in_redis;
 mod caches_on_disk;
 mod cas;
 mod casdoor;

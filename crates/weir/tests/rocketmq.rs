@@ -226,6 +226,8 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 public class Server {
     public static void main(String[] arguments) throws Exception {
+        String version = Integer.toString(org.apache.rocketmq.common.MQVersion.CURRENT_VERSION);
+        System.setProperty("rocketmq.remoting.version", version);
         String names = "127.0.0.1:" + arguments[0];
         NettyServerConfig port = new NettyServerConfig();
         port.setListenPort(Integer.parseInt(arguments[0]));
@@ -302,5 +304,11 @@ fn the_real_broker_takes_messages() {
     std::io::Write::write_all(process.child().stdin.as_mut().expect("its input"), b"\n").expect("tell it");
     let mut found: Vec<String> = lines.filter(|line| line.starts_with("shop ")).take(2).collect();
     found.sort_unstable();
-    assert_eq!(found, ["shop k [{\"uri\":\"/1\"},{\"uri\":\"/2\"}]", "shop k [{\"uri\":\"/3\"},{\"uri\":\"/4\"}]"]);
+    assert_eq!(
+        found,
+        [
+            "shop k [{\"uri\":\"/1\",\"route_id\":\"all\"},{\"uri\":\"/2\",\"route_id\":\"all\"}]",
+            "shop k [{\"uri\":\"/3\",\"route_id\":\"all\"},{\"uri\":\"/4\",\"route_id\":\"all\"}]"
+        ]
+    );
 }

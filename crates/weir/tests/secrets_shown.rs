@@ -49,6 +49,7 @@ const FIELDS: &[&str] = &[
     "s3cret-of-a-directory",
     "s3cret-in-a-field-for-a-schema",
     "s3cret-of-rocketmq",
+    "s3cret-of-a-cache",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -111,6 +112,7 @@ impl Secrets {
             "kafka-logger": { "brokers": [{ "host": "127.0.0.1", "port": 1,
                                             "sasl_config": { "user": "u", "password": FIELDS[19] } }], "kafka_topic": "t" },
             "rocketmq-logger": { "nameserver_list": ["127.0.0.1:1"], "topic": "t", "access_key": "a", "secret_key": FIELDS[34] },
+            "proxy-cache": { "cache_strategy": "redis", "redis": { "host": "127.0.0.1", "port": 1, "password": FIELDS[35] } },
             "authz-casdoor": { "endpoint_addr": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[20],
                                "callback_url": "http://a.test/back" },
             "ldap-auth-advanced": { "ldap_uri": "127.0.0.1:1", "base_dn": "dc=a", "bind_dn": "cn=a", "ldap_password": FIELDS[32] },

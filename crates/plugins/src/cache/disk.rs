@@ -15,11 +15,9 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak, mpsc};
 use std::time::Duration;
 use std::{fs, thread};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::head::{Found, Head, now_ms};
 use super::zone::{Stored, Zone};
 
 /// The first line of each file.
@@ -246,32 +244,6 @@ fn path(folder: &Path, name: &str) -> PathBuf {
     folder.join(name.get(..2).unwrap_or_default()).join(name)
 }
 
-/// The head of a file.
-#[derive(Serialize, Deserialize)]
-struct Head {
-    key: String,
-    vary: Vec<String>,
-    values: String,
-    status: u16,
-    fields: Vec<(String, String)>,
-    /// Milliseconds since 1970 at which the response came.
-    came: u64,
-    age_ms: u64,
-    lifetime_ms: u64,
-    stale_if_error_ms: u64,
-    revalidate_ms: u64,
-    tags: Vec<String>,
-    len: usize,
-}
-
-fn unix_ms() -> u64 {
-    weir_wire::date::unix_now().as_millis() as u64
-}
-
-fn now_ms() -> u64 {
-    weir_runtime::now_us() / 1000
-}
-
 fn read_body(folder: &Path, room: &Arc<Room>, stored: &Stored) -> Result<Arc<Body>, Unread> {
     let on_disk = stored.on_disk.as_ref().ok_or(Unread::Gone)?;
     if let Some(body) = on_disk.body() {
@@ -304,21 +276,7 @@ fn write(folder: &Path, key: &[u8], vary: &[Box<str>], values: &[u8], stored: &S
     let Some((on_disk, body)) = stored.on_disk.as_ref().and_then(|on_disk| Some((on_disk, on_disk.body()?))) else {
         return Ok(());
     };
-    let text = |bytes: &[u8]| STANDARD.encode(bytes);
-    let head = Head {
-        key: text(key),
-        vary: vary.iter().map(ToString::to_string).collect(),
-        values: text(values),
-        status: stored.status,
-        fields: stored.fields.iter().map(|(name, value)| (text(name), text(value))).collect(),
-        came: unix_ms().saturating_sub(now_ms().saturating_sub(stored.at_ms)),
-        age_ms: stored.age_ms,
-        lifetime_ms: stored.lifetime_ms,
-        stale_if_error_ms: stored.stale_if_error_ms,
-        revalidate_ms: stored.revalidate_ms,
-        tags: stored.tags.iter().map(|tag| text(tag)).collect(),
-        len: body.len(),
-    };
+    let head = Head::of(key, vary, values, stored, body.len());
     let whole = path(folder, &on_disk.name);
     make(whole.parent().unwrap_or(folder))?;
     let part = whole.with_extension("part");
@@ -379,9 +337,6 @@ fn is_useful(stored: &Stored) -> bool {
     stored.age_ms(now_ms()) <= stored.lifetime_ms.saturating_add(beyond)
 }
 
-/// Key, names of fields that choose a variant, their values, and the response.
-type Found = (Vec<u8>, Vec<Box<str>>, Vec<u8>, Stored);
-
 fn read_head(file: &Path) -> Option<Found> {
     let name = file.file_name()?.to_str().filter(|name| name.len() == 16)?.to_owned();
     let opened = File::open(file).ok()?;
@@ -393,17 +348,7 @@ fn read_head(file: &Path) -> Option<Found> {
     if size != (MAGIC.len() + 1 + line.len() + 1 + head.len) as u64 {
         return None;
     }
-    let bytes = |text: &String| STANDARD.decode(text).ok();
-    // Time has gone on meanwhile, by the clock on the wall.
-    let age_ms = head.age_ms.saturating_add(unix_ms().saturating_sub(head.came));
-    let mut stored = Stored::new(head.status, now_ms(), age_ms, head.lifetime_ms);
-    (stored.stale_if_error_ms, stored.revalidate_ms) = (head.stale_if_error_ms, head.revalidate_ms);
-    for (name, value) in &head.fields {
-        stored.fields.push((bytes(name)?.into(), bytes(value)?.into()));
-    }
-    stored.tags = head.tags.iter().map(|tag| bytes(tag).map(Into::into)).collect::<Option<_>>()?;
-    let kept = Kept::Written(Weak::new());
-    stored.on_disk = Some(OnDisk { name, len: head.len, body: Mutex::new(kept) });
-    let vary = head.vary.into_iter().map(Into::into).collect();
-    Some((bytes(&head.key)?, vary, bytes(&head.values)?, stored))
+    let (key, vary, values, mut stored) = head.read()?;
+    stored.on_disk = Some(OnDisk { name, len: head.len, body: Mutex::new(Kept::Written(Weak::new())) });
+    Some((key, vary, values, stored))
 }

@@ -13,7 +13,7 @@ pub(super) const ENCRYPTED: &[&str] = &["redis.password", "redis_password"];
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("additionalProperties" = false))]
-pub(super) struct Nested {
+pub(crate) struct Nested {
     /// Name or address.
     host: Option<String>,
     /// Port; 6379.
@@ -64,7 +64,7 @@ pub(super) struct RedisFields {
 
 impl Nested {
     /// The server, of which the fields stand at `path`. `who` needs one.
-    pub(super) fn server(self, path: &str, who: &str) -> Result<SingleServer, Invalid> {
+    pub(crate) fn server(self, path: &str, who: &str) -> Result<SingleServer, Invalid> {
         let Some(host) = self.host.filter(|host| !host.is_empty()) else {
             let text = format!("required field missing: {who} needs a server");
             return Err(Invalid::new(format!("{path}.host"), text));

@@ -7,8 +7,8 @@ use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_expr::{Value, Variable};
 use weir_plugin::{
-    BodyCx, CompileCx, Compiled, Define, Depth, Flow, Io, LocalFuture, LogCx, Phases, Plugin, RequestCx, ResponseCx,
-    graphql_changes, graphql_depth,
+    BodyCx, CompileCx, Compiled, Define, Depth, Flow, Invalid, Io, LocalFuture, LogCx, Phases, Plugin, RequestCx,
+    ResponseCx, graphql_changes, graphql_depth,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -88,6 +88,13 @@ cache_ttl: 60
 
     fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let isolates = conf.consumer_isolation;
+        if conf.cache_strategy == Strategy::Redis {
+            cx.say([Invalid::new(
+                "cache_strategy",
+                "expected memory or disk: proxy-cache alone keeps answers in a Redis",
+            )]);
+            return None;
+        }
         let mut of_answers = proxy_cache::Conf::default();
         of_answers.cache_strategy = conf.cache_strategy;
         of_answers.cache_zone = conf.cache_zone;

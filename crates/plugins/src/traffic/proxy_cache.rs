@@ -7,6 +7,7 @@ mod keeping;
 mod loading;
 mod place;
 mod refresh;
+mod remote;
 mod revalidation;
 mod stale;
 
@@ -32,9 +33,13 @@ pub(crate) use conf::{Conf, Metadata, Strategy};
 use keeping::{Asked, Came, Keeping, PendingAnswer};
 use loading::{Loading, Whole};
 use refresh::Refresh;
+use remote::Remote;
 
 /// The beginning of keys of answers to `POST`.
 const OF_POST: &[u8] = b"POST\x01";
+
+/// Milliseconds for which a Redis keeps answers beyond their time where upstreams are asked whether they have changed.
+const KEPT_MS: u64 = 3_600_000;
 
 /// The definition.
 #[derive(Debug)]
@@ -74,6 +79,14 @@ plugin_metadata:
     zones: {memory_cache: 268435456}
 ```
 
+With `cache_strategy: redis` answers are in a Redis, where gateways share them, and whose bound of memory (`maxmemory`) they \
+are under. A Redis that does not answer within 50 ms has nothing: requests go to the upstream, and `PURGE` is answered with 503.
+
+```yaml
+cache_strategy: redis
+redis: {host: 127.0.0.1, port: 6379, password: \"$env://REDIS_PASSWORD\"}
+```
+
 With `cache_strategy: disk` bodies are in files, up to `disk_size`, and keys and fields in memory. So are bodies on their way: one for \
 which there is no memory is not kept, or comes from the upstream. Threads of their own read and write, so that no request waits for \
 those of others; the first of several that ask for the same body reads it. The first request after a restart finds what is there. A zone whose folder cannot be \
@@ -89,6 +102,8 @@ cache_strategy: memory
 cache_zone: memory_cache
 cache_ttl: 60
 ";
+
+    const ENCRYPTED: &'static [&'static str] = &["redis.password"];
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -127,6 +142,14 @@ pub(super) fn caching(
     let key = cx.ok(compile_all("cache_key", &conf.cache_key))?;
     let bypass = cx.ok(conf.cache_bypass.as_ref().map(|texts| compile_all("cache_bypass", texts)).transpose())?;
     let no_cache = cx.ok(conf.no_cache.as_ref().map(|texts| compile_all("no_cache", texts)).transpose())?;
+    let server = match (conf.cache_strategy, conf.redis.clone()) {
+        (Strategy::Redis, server) => Some(cx.ok(server.unwrap_or_default().server("redis", "strategy redis"))?),
+        (_, Some(_)) => {
+            cx.warn("redis", "it has no effect without cache_strategy redis");
+            None
+        }
+        (_, None) => None,
+    };
     let tags = match &conf.cache_tags {
         Some(name) => {
             let name = FieldName::new(name).ok_or_else(|| Invalid::new("cache_tags", "expected the name of a field"));
@@ -136,9 +159,16 @@ pub(super) fn caching(
     };
     Some(move |build: &BuildCx<'_>| {
         let metadata = build.metadata::<Metadata>()?;
+        // A request that waits for Redis goes on without it before long.
+        let redis = server.map(|server| server.connect(true, build)).transpose()?;
         Ok(Caching {
             keeping: Arc::new(Keeping {
                 zone: place::zone(&conf, metadata.zones.get(&conf.cache_zone).copied(), build)?,
+                remote: redis.map(|redis| Remote {
+                    redis,
+                    zone: conf.cache_zone.clone(),
+                    kept_ms: if conf.cache_revalidate { KEPT_MS } else { 0 },
+                }),
                 statuses: conf.cache_http_status.into(),
                 obeys: conf.cache_control,
                 unsaid_ms: None,
@@ -161,6 +191,7 @@ pub(super) fn caching(
             waiting: PerRequest::new(),
             refreshing: PerRequest::new(),
             loading: PerRequest::new(),
+            asking: PerRequest::new(),
             names: Names::default(),
             pending: PerRequest::new(),
         })
@@ -228,8 +259,19 @@ pub(crate) struct Caching {
     refreshing: PerRequest<Refresh>,
     /// A body that is to be read from the disk.
     loading: PerRequest<Loading>,
+    /// A question for the Redis.
+    asking: PerRequest<Question>,
     names: Names,
     pending: PerRequest<Pending>,
+}
+
+/// A question for the Redis that answers are in.
+#[derive(Debug)]
+enum Question {
+    /// An answer for a key, and what the request asks of a cache.
+    Find(Vec<u8>, Directives),
+    /// All keys that the request asks to forget.
+    Purge,
 }
 
 /// A request whose answer may be kept, or makes the cache forget.
@@ -266,6 +308,13 @@ impl Plugin for Caching {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
+            if let Some(question) = self.asking.take(cx) {
+                let flow = self.ask_remote(cx, question, true).await;
+                // A newer answer may be due, or another request fetch the same.
+                if !matches!(flow, Flow::Suspend) {
+                    return flow;
+                }
+            }
             if let Some(refresh) = self.refreshing.take(cx) {
                 let flow = self.refresh(cx, io, refresh);
                 return self.load_all(cx, flow).await;
@@ -277,7 +326,13 @@ impl Plugin for Caching {
                 // A permit is never given: the semaphore is closed when the other has its answer, or has none.
                 let _ = weir_runtime::timeout(limit, waiting.acquire()).await;
             }
-            let flow = self.look(cx, false);
+            let mut flow = self.look(cx, false);
+            if let Some(question) = self.asking.take(cx) {
+                flow = self.ask_remote(cx, question, false).await;
+                if let Some(refresh) = self.refreshing.take(cx) {
+                    flow = self.refresh(cx, io, refresh);
+                }
+            }
             self.load_all(cx, flow).await
         })
     }
@@ -300,7 +355,7 @@ impl Plugin for Caching {
         };
         if pending.changes {
             if is_upstreams && status < 400 {
-                self.keeping.zone.purge(&pending.key);
+                self.keeping.forget(&pending.key);
             }
             return Flow::Continue;
         }
@@ -354,6 +409,10 @@ impl Caching {
     /// Answers a request with what is kept, or lets it pass to the upstream; `may_wait` for another that fetches the answer.
     fn look(&self, cx: &mut RequestCx<'_>, may_wait: bool) -> Flow {
         let method = cx.request().method_bytes();
+        if method == b"PURGE" && self.keeping.remote.is_some() {
+            self.asking.put(cx, Question::Purge);
+            return Flow::Suspend;
+        }
         if method == b"PURGE" {
             let request = cx.request();
             let tagged = self.keeping.tags.as_ref().filter(|name| request.field(name).is_some());
@@ -379,14 +438,49 @@ impl Caching {
             return self.pass(cx, b"BYPASS");
         }
         let key = self.key_of(cx, posts);
+        if self.keeping.remote.is_some() {
+            self.asking.put(cx, Question::Find(key, asked));
+            return Flow::Suspend;
+        }
         self.find(cx, key, &asked, may_wait)
+    }
+
+    /// Asks the Redis. Without an answer from there nothing is kept, and nothing can be forgotten.
+    async fn ask_remote(&self, cx: &mut RequestCx<'_>, question: Question, may_wait: bool) -> Flow {
+        let Some(remote) = &self.keeping.remote else { return Flow::Continue };
+        match question {
+            Question::Find(key, asked) => {
+                let request = cx.request();
+                let found = remote.find(&key, |names, out| values_of(request, names, out)).await;
+                let found = found.ok().flatten().map(Arc::new);
+                self.decide(cx, key, &asked, found, may_wait && self.lock.is_some())
+            }
+            Question::Purge => {
+                let request = cx.request();
+                let tagged = self.keeping.tags.as_ref().filter(|name| request.field(name).is_some());
+                let has_purged = match tagged {
+                    Some(name) => remote.purge_tags(tags(request.head.fields.all(request.buffer.bytes(), name))).await,
+                    None => {
+                        let [plain, posts] = [false, true].map(|posts| self.key_of(cx, posts));
+                        match (remote.purge(&plain).await, remote.purge(&posts).await) {
+                            (Ok(one), Ok(other)) => Ok(one || other),
+                            (Err(error), _) | (_, Err(error)) => Err(error),
+                        }
+                    }
+                };
+                match has_purged {
+                    Ok(has_purged) => cx.reply(if has_purged { 200 } else { 404 }).done(),
+                    Err(_) => cx.fail(503, "proxy-cache: Redis cannot be asked"),
+                }
+            }
+        }
     }
 
     /// Keeps an answer that has come as a whole.
     fn keep(&self, pending: &mut Pending) {
         if let Some(PendingAnswer { mut stored, vary, values, mut body }) = pending.answer.take() {
             stored.body = body.take();
-            self.keeping.zone.store(&pending.key, &vary, &values, stored);
+            self.keeping.store(&pending.key, &vary, &values, stored);
             pending.fetching = None;
         }
     }
@@ -402,8 +496,20 @@ impl Caching {
             disk.start(&self.keeping.zone);
         }
         let request = cx.request();
-        let is_head = request.method_bytes() == b"HEAD";
         let found = self.keeping.zone.find(&key, |names, out| values_of(request, names, out));
+        self.decide(cx, key, asked, found, may_wait)
+    }
+
+    /// Answers a request with what was found under a key, or lets it pass to the upstream.
+    fn decide(
+        &self,
+        cx: &mut RequestCx<'_>,
+        key: Vec<u8>,
+        asked: &Directives,
+        found: Option<Arc<Stored>>,
+        may_wait: bool,
+    ) -> Flow {
+        let is_head = cx.request().method_bytes() == b"HEAD";
         let state = match &found {
             Some(stored) => match self.state(stored, asked, cx.now_ms()) {
                 None => return self.answer(cx, &key, stored, b"HIT"),

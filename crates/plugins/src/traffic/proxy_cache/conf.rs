@@ -5,16 +5,21 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::kong::redis::Nested;
+
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
     /// The place of answers. `memory`: the memory of this process. `disk`: the folder of the zone in the settings
-    /// (`cache_zones`); answers outlive the process. A zone without a folder is in memory, of which a warning is made.
+    /// (`cache_zones`); answers outlive the process. A zone without a folder is in memory, of which a warning is made. `redis`: a
+    /// Redis, for all gateways that name it; an extension.
     pub(in crate::traffic) cache_strategy: Strategy,
     /// The zone: all places that name the same zone share its room, and answers under the same key.
     #[schemars(length(min = 1, max = 100))]
     pub(in crate::traffic) cache_zone: String,
+    /// With `cache_strategy: redis`: the server.
+    pub(super) redis: Option<Nested>,
     /// The texts and variables that the key of an answer is made of: requests in which all of it is the same get the same
     /// answer. `$request_method` cannot be one of them.
     #[schemars(length(min = 1))]
@@ -79,6 +84,7 @@ impl Default for Conf {
         Self {
             cache_strategy: Strategy::default(),
             cache_zone: "disk_cache_one".to_owned(),
+            redis: None,
             cache_key: vec!["$host".to_owned(), "$request_uri".to_owned()],
             cache_http_status: vec![200, 301, 404],
             cache_method: vec![CacheMethod::Get, CacheMethod::Head],
@@ -109,6 +115,7 @@ pub(crate) enum Strategy {
     #[default]
     Disk,
     Memory,
+    Redis,
 }
 
 /// A method whose answers may be kept.

@@ -25,6 +25,7 @@ impl Caching {
         Ok(Self {
             keeping: Arc::new(Keeping {
                 zone: build.states.get_or_create("3scale content cache", || Zone::new(BYTES)),
+                remote: None,
                 statuses: [200, 302].into(),
                 obeys: true,
                 unsaid_ms: Some(UNSAID_MS),
@@ -47,6 +48,7 @@ impl Caching {
             waiting: PerRequest::new(),
             refreshing: PerRequest::new(),
             loading: PerRequest::new(),
+            asking: PerRequest::new(),
             names: Names { status, ..Names::default() },
             pending: PerRequest::new(),
         })

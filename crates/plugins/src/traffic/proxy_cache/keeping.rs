@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_wire::name::FieldName;
 
+use super::remote::Remote;
 use super::{is_kept, tags, vary};
 use crate::cache::directives::{self, Directives, Parts};
 use crate::cache::freshness::Lifetime;
@@ -12,7 +13,10 @@ use crate::cache::zone::{Collected, Stored, Zone};
 /// The part of a configuration by which answers are kept.
 #[derive(Debug)]
 pub(super) struct Keeping {
+    /// The zone; with a Redis only what is on its way is there.
     pub(super) zone: Arc<Zone>,
+    /// The Redis that answers are in.
+    pub(super) remote: Option<Remote>,
     pub(super) statuses: Box<[u16]>,
     /// True if `Cache-Control` and `Expires` count.
     pub(super) obeys: bool,
@@ -73,6 +77,22 @@ impl<'a> Came<'a> {
 }
 
 impl Keeping {
+    /// Stores an answer.
+    pub(super) fn store(&self, key: &[u8], vary: &[Box<str>], values: &[u8], stored: Stored) {
+        match &self.remote {
+            Some(remote) => remote.store(key, vary, values, &stored),
+            None => self.zone.store(key, vary, values, stored),
+        }
+    }
+
+    /// Forgets all answers of a key. Nobody waits for a Redis.
+    pub(super) fn forget(&self, key: &[u8]) {
+        match &self.remote {
+            Some(remote) => remote.purge_beside(key),
+            None => drop(self.zone.purge(key)),
+        }
+    }
+
     /// The answer, where it may be kept.
     pub(super) fn keep(&self, came: &Came<'_>, asked: &Asked<'_>) -> Option<PendingAnswer> {
         // A part, or a word about what somebody else has, is no answer for others.

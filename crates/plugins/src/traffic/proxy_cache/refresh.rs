@@ -83,9 +83,9 @@ fn take(keeping: &Keeping, key: &[u8], answer: &CalloutResponse, asked: &Asked<'
         Some(pending) => {
             let mut stored = pending.stored;
             stored.body = answer.body().into();
-            keeping.zone.store(key, &pending.vary, &pending.values, stored);
+            keeping.store(key, &pending.vary, &pending.values, stored);
         }
-        None => drop(keeping.zone.purge(key)),
+        None => keeping.forget(key),
     }
 }
 

@@ -65,10 +65,10 @@ impl Caching {
         match place {
             Some((vary, values)) => {
                 stored.body = old.body().into();
-                self.keeping.zone.store(key, &vary, &values, stored);
+                self.keeping.store(key, &vary, &values, stored);
             }
             // It may not be kept any longer.
-            None => drop(self.keeping.zone.purge(key)),
+            None => self.keeping.forget(key),
         }
     }
 }
