@@ -165,6 +165,26 @@ fn the_upstream_is_asked_whether_an_answer_has_changed() {
 }
 
 #[test]
+fn so_is_it_beside_an_answer_that_is_given_meanwhile() {
+    let origin = unchanging();
+    let conf = json!({ "cache_control": true, "cache_revalidate": true, "stale_while_revalidate": 600 });
+    each_zone(&origin.node(), &conf, |gateway| {
+        assert_eq!(ask(gateway, "GET", "/same", "").1, "MISS");
+        let number = |response: &Response| response.field("x-number").and_then(|text| text.parse::<usize>().ok());
+        let first = wait_until("STALE", LIMIT, || {
+            let (response, state) = ask(gateway, "GET", "/same", "");
+            (state == "STALE").then(|| number(&response))
+        });
+        wait_until("a newer answer", LIMIT, || {
+            let (response, _) = ask(gateway, "GET", "/same", "");
+            assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+            (number(&response) > first).then_some(())
+        });
+        assert_eq!(origin.last().field("if-none-match"), Some("\"a\""));
+    });
+}
+
+#[test]
 fn requests_with_conditions_of_their_own_pass_as_they_are() {
     let origin = unchanging();
     let conf = json!({ "cache_control": true, "cache_revalidate": true });

@@ -84,7 +84,7 @@ fn failures(folder: &Path, url: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn check(conf: Value, settings: Value) {
+fn check(conf: &Value, settings: &Value) {
     let folder = repository().join("target/test-tools/cache-tests");
     assert!(folder.is_dir(), "tools/install-test-deps installs the tests");
     let server = Server::start(&folder);
@@ -100,7 +100,7 @@ fn check(conf: Value, settings: Value) {
         { "id": "config", "uris": ["/config/*", "/state/*"], "upstream": upstream },
         { "id": "tests", "uri": "/*", "upstream": upstream, "plugins": { "proxy-cache": of_cache } },
     ] });
-    let gateway = Start::new(rules).settings(settings).start();
+    let gateway = Start::new(rules).settings(settings.clone()).start();
     wait_until("an answer", LIMIT, || {
         (gateway.client().request("GET /config/none HTTP/1.1\r\nHost: a.test\r\n\r\n").status == 405).then_some(())
     });
@@ -121,18 +121,18 @@ fn check(conf: Value, settings: Value) {
 
 #[test]
 fn zones_in_memory_pass_the_public_tests() {
-    check(json!({ "cache_strategy": "memory" }), json!({}));
+    check(&json!({ "cache_strategy": "memory" }), &json!({}));
 }
 
 #[test]
 fn zones_on_a_disk_pass_the_public_tests() {
     let folder = tempfile::tempdir().expect("a folder");
     let zone = json!({ "name": "z", "disk_path": folder.path(), "disk_size": "64MiB", "memory_size": "16MiB" });
-    check(json!({ "cache_strategy": "disk", "cache_zone": "z" }), json!({ "cache_zones": [zone] }));
+    check(&json!({ "cache_strategy": "disk", "cache_zone": "z" }), &json!({ "cache_zones": [zone] }));
 }
 
 #[test]
 fn answers_in_a_redis_pass_the_public_tests() {
     let redis = Redis::start();
-    check(json!({ "cache_strategy": "redis", "redis": { "host": "127.0.0.1", "port": redis.port } }), json!({}));
+    check(&json!({ "cache_strategy": "redis", "redis": { "host": "127.0.0.1", "port": redis.port } }), &json!({}));
 }

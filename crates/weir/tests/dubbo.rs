@@ -61,7 +61,7 @@ fn methods_are_called() {
         }
     });
     let conf = json!({ "service_version": "1.2.3", "params_type_desc": "Ljava/lang/Long;" });
-    let gateway = Gateway::start(rules(&node.node(), conf.clone()));
+    let gateway = Gateway::start(rules(&node.node(), conf));
     let response = ask(&gateway, "", r#"[1, "a\"b"]"#);
     assert_eq!((response.status, response.text().as_str()), (200, "{\"id\":1}"));
     assert_eq!(response.field("content-type"), Some("application/json"));

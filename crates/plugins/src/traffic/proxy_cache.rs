@@ -316,7 +316,7 @@ impl Plugin for Caching {
                 }
             }
             if let Some(refresh) = self.refreshing.take(cx) {
-                let flow = self.refresh(cx, io, refresh);
+                let flow = self.refresh(cx, io, refresh).await;
                 return self.load_all(cx, flow).await;
             }
             if self.loading.get(cx).is_some() {
@@ -330,7 +330,7 @@ impl Plugin for Caching {
             if let Some(question) = self.asking.take(cx) {
                 flow = self.ask_remote(cx, question, false).await;
                 if let Some(refresh) = self.refreshing.take(cx) {
-                    flow = self.refresh(cx, io, refresh);
+                    flow = self.refresh(cx, io, refresh).await;
                 }
             }
             self.load_all(cx, flow).await

@@ -56,8 +56,8 @@ pub(crate) struct Conf {
     #[schemars(range(max = 31536000))]
     pub(super) stale_while_revalidate: u64,
     /// Asks the upstream whether an answer that is too old has changed, by its `ETag` and `Last-Modified`: where it has not (304),
-    /// the answer is kept and given on. Requests with conditions of their own, or with a range, pass as they are. An extension,
-    /// as nginx's `proxy_cache_revalidate`.
+    /// the answer is kept and given on. Requests with conditions of their own, or with a range, pass as they are. A Redis keeps
+    /// answers for an hour longer then. An extension, as nginx's `proxy_cache_revalidate`.
     pub(super) cache_revalidate: bool,
     /// Name of the field of answers with their tags, such as `Cache-Tag`: texts with commas or blanks between them, 64 for each
     /// answer. A request with the method `PURGE` and this field makes the zone forget all answers with one of its tags. An

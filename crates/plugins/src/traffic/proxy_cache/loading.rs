@@ -72,6 +72,15 @@ impl Caching {
         flow
     }
 
+    /// A stored answer with its body, which is read where it is on a disk; `None` where it cannot be.
+    pub(super) async fn whole(&self, stored: &Arc<Stored>) -> Option<Whole> {
+        if let Some(whole) = Whole::now(stored) {
+            return Some(whole);
+        }
+        let read = self.keeping.zone.disk.as_ref()?.read(stored).await.ok()?;
+        Some(Whole { stored: Arc::clone(stored), read: Some(read) })
+    }
+
     async fn load(&self, cx: &mut RequestCx<'_>, loading: Loading) -> Flow {
         let Loading { key, stored, then } = loading;
         let read = match &self.keeping.zone.disk {

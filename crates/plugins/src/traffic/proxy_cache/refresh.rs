@@ -41,12 +41,16 @@ impl Caching {
     }
 
     /// Begins to fetch the newer answer.
-    pub(super) fn refresh(&self, cx: &mut RequestCx<'_>, io: &dyn Io, refresh: Refresh) -> Flow {
+    pub(super) async fn refresh(&self, cx: &mut RequestCx<'_>, io: &dyn Io, refresh: Refresh) -> Flow {
         let Refresh { key, stored, fetching } = refresh;
         let of_stored = key.clone();
         stored.refresh_at_ms.store(cx.now_ms() + PAUSE_MS, Relaxed);
         if let Some(upstream) = io.upstream() {
-            let (question, fields) = question(cx, upstream);
+            let (mut question, fields) = question(cx, upstream);
+            let old = if self.revalidates { self.whole(&stored).await } else { None };
+            if let Some(old) = &old {
+                self.conditions(&old.stored).for_each(|(name, value)| question.add_field(name, value));
+            }
             let keeping = Arc::clone(&self.keeping);
             let is_callers = self.is_callers(cx);
             // Times of the question, so that nothing is taken for newer than it is.
@@ -57,7 +61,14 @@ impl Caching {
                 };
                 match answer {
                     Ok(answer) => {
-                        take(&keeping, &key, &answer, &Asked { is_callers, values: &values, now_ms, unix_ms });
+                        let asked = Asked { is_callers, values: &values, now_ms, unix_ms };
+                        match old.filter(|_| answer.status() == 304) {
+                            Some(old) => {
+                                let renewed = keeping.renewed(&old, answer.fields(), &asked);
+                                keeping.keep_renewed(&key, &old, renewed);
+                            }
+                            None => take(&keeping, &key, &answer, &asked),
+                        }
                     }
                     Err(error) => {
                         tracing::info!(reason = error.reason(), "an answer that is too old cannot be renewed");

@@ -1,10 +1,11 @@
 //! Answers that are too old, of which the upstream is asked whether they have changed (RFC 9111 section 4.3).
 
 use weir_plugin::{HookCx, RequestCx, ResponseCx};
+use weir_wire::name::FieldName;
 
 use super::Caching;
 use super::conditions::value;
-use super::keeping::{Asked, Came};
+use super::keeping::{Asked, Came, Keeping};
 use super::loading::Whole;
 use super::values_of;
 use crate::cache::zone::Stored;
@@ -21,25 +22,54 @@ impl Caching {
         self.revalidates
             && request.method_bytes() == b"GET"
             && !own.iter().any(|name| request.field_str(name).is_some())
-            && ["etag", "last-modified"].iter().any(|name| value(stored, name).is_some())
+            && self.conditions(stored).next().is_some()
     }
 
     /// Makes the request one that asks whether a stored answer has changed.
     pub(super) fn ask_about(&self, cx: &mut RequestCx<'_>, stored: &Stored) {
-        for (name, validator) in [(&self.names.if_none_match, "etag"), (&self.names.if_modified_since, "last-modified")]
-        {
-            if let Some(value) = value(stored, validator) {
-                cx.request_mut().set_field(name, value);
-            }
+        for (name, value) in self.conditions(stored) {
+            cx.request_mut().set_field(name, value);
         }
+    }
+
+    /// The fields by which the upstream is asked whether a stored answer has changed; none where it cannot be asked.
+    pub(super) fn conditions<'s>(&'s self, stored: &'s Stored) -> impl Iterator<Item = (&'s FieldName, &'s [u8])> {
+        let names = [(&self.names.if_none_match, "etag"), (&self.names.if_modified_since, "last-modified")];
+        names.into_iter().filter_map(|(name, validator)| Some((name, value(stored, validator)?)))
     }
 
     /// Answers with what is stored, of which the upstream has said that it has not changed, and keeps it with the fields of the
     /// upstream's answer.
     pub(super) fn take_unchanged(&self, cx: &mut ResponseCx<'_>, key: &[u8], old: &Whole) {
         let response = cx.response();
-        let new: Vec<_> =
-            response.head.fields.sent(response.buffer.bytes()).filter(|(name, _)| is_taken(name)).collect();
+        let asked = Asked {
+            is_callers: self.is_callers(cx),
+            values: &|names, out| values_of(cx.request(), names, out),
+            now_ms: cx.view().now() / 1000,
+            unix_ms: cx.unix_ms(),
+        };
+        let renewed = self.keeping.renewed(old, response.head.fields.sent(response.buffer.bytes()), &asked);
+        self.stand_in(cx, &renewed.stored, old.body(), b"REVALIDATED");
+        self.keeping.keep_renewed(key, old, renewed);
+    }
+}
+
+/// A stored answer with the fields of one that says that it has not changed, without its body.
+pub(super) struct Renewed {
+    stored: Stored,
+    /// Names of the fields that choose a variant, and their values; `None`: it may not be kept any longer.
+    place: Option<(Vec<Box<str>>, Vec<u8>)>,
+}
+
+impl Keeping {
+    /// A stored answer with the fields of one that says that it has not changed.
+    pub(super) fn renewed<'f>(
+        &self,
+        old: &Whole,
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        asked: &Asked<'_>,
+    ) -> Renewed {
+        let new: Vec<_> = fields.filter(|(name, _)| is_taken(name)).collect();
         let is_new = |name: &[u8]| new.iter().any(|(taken, _)| taken.eq_ignore_ascii_case(name));
         let kept = old.stored.fields.iter().map(|(name, value)| (&**name, &**value)).filter(|(name, _)| !is_new(name));
         let came = Came {
@@ -47,28 +77,25 @@ impl Caching {
             fields: kept.chain(new.iter().copied()).collect(),
             length: Some(old.body().len() as u64),
         };
-        let asked = Asked {
-            is_callers: self.is_callers(cx),
-            values: &|names, out| values_of(cx.request(), names, out),
-            now_ms: cx.view().now() / 1000,
-            unix_ms: cx.unix_ms(),
-        };
-        let (mut stored, place) = match self.keeping.keep(&came, &asked) {
-            Some(pending) => (pending.stored, Some((pending.vary, pending.values))),
+        match self.keep(&came, asked) {
+            Some(pending) => Renewed { stored: pending.stored, place: Some((pending.vary, pending.values)) },
             None => {
                 let mut stored = Stored::new(came.status, asked.now_ms, 0, 0);
                 stored.fields = came.fields.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-                (stored, None)
+                Renewed { stored, place: None }
             }
-        };
-        self.stand_in(cx, &stored, old.body(), b"REVALIDATED");
+        }
+    }
+
+    /// Keeps such an answer, or forgets it where it may not be kept any longer.
+    pub(super) fn keep_renewed(&self, key: &[u8], old: &Whole, renewed: Renewed) {
+        let Renewed { mut stored, place } = renewed;
         match place {
             Some((vary, values)) => {
                 stored.body = old.body().into();
-                self.keeping.store(key, &vary, &values, stored);
+                self.store(key, &vary, &values, stored);
             }
-            // It may not be kept any longer.
-            None => self.keeping.forget(key),
+            None => self.forget(key),
         }
     }
 }
