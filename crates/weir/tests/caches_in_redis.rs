@@ -78,7 +78,7 @@ fn gateways_share_answers() {
         assert_eq!((state.as_str(), found.text().ends_with(value)), ("HIT", true));
     }
     assert_eq!(ask(one, "GET", "/vary", "X-A: 1\r\nX-B: 2\r\n").1, "MISS");
-    // What one makes the cache forget the other does not have.
+    // A purge by one gateway is one for the other.
     assert_eq!(ask(one, "PURGE", "/a", "").0.status, 200);
     assert_eq!(ask(one, "PURGE", "/a", "").0.status, 404);
     assert_eq!(ask(other, "GET", "/a", "").1, "MISS");

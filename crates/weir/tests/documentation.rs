@@ -134,6 +134,17 @@ fn settings_that_are_named_exist() {
     let groups: BTreeSet<&str> = known.iter().filter_map(|path| path.split_once('.')).map(|(group, _)| group).collect();
     // The fields of an upstream's `tls` are named in the same way.
     let of_upstreams = ["tls.client_cert", "tls.client_key", "tls.client_cert_id", "tls.verify", "tls.ca"];
+    // So are those of chaitin-waf's `config`.
+    let of_plugins = [
+        "connect_timeout",
+        "send_timeout",
+        "read_timeout",
+        "req_body_size",
+        "keepalive_size",
+        "keepalive_timeout",
+        "real_client_ip",
+    ]
+    .map(|name| format!("config.{name}"));
     // So are keys of APISIX's config.yaml.
     let is_key = |name: &str| KEYS.iter().any(|row| row.path == name || row.path.starts_with(&format!("{name}.")));
     let is_setting = |name: &str| {
@@ -144,7 +155,8 @@ fn settings_that_are_named_exist() {
     };
     let mut named = 0;
     for (path, text) in documents() {
-        for name in code(&text).into_iter().filter(|name| is_setting(name) && !of_upstreams.contains(name)) {
+        let is_own = |name: &str| of_upstreams.contains(&name) || of_plugins.iter().any(|own| own == name);
+        for name in code(&text).into_iter().filter(|name| is_setting(name) && !is_own(name)) {
             assert!(known.contains(name) || is_key(name), "{}: there is no setting {name}", path.display());
             named += 1;
         }

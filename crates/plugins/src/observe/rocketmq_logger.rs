@@ -114,7 +114,7 @@ tag: shop
             parts.map(|(host, port)| (host.to_owned(), port)).ok_or_else(invalid)
         };
         let nameservers = cx.ok(conf.nameserver_list.iter().enumerate().map(server).collect::<Result<_, _>>())?;
-        // What separates properties of messages may not stand in one.
+        // Control characters separate the properties of messages.
         let is_plain = |text: &str| !text.bytes().any(|byte| byte.is_ascii_control());
         let texts = [("topic", Some(&conf.topic)), ("key", conf.key.as_ref()), ("tag", conf.tag.as_ref())];
         for (field, text) in texts {
