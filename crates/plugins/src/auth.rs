@@ -5,6 +5,7 @@ pub(crate) mod authz_casbin;
 pub(crate) mod authz_casdoor;
 pub(crate) mod authz_keycloak;
 pub(crate) mod basic_auth;
+mod callback;
 pub(crate) mod cas_auth;
 pub(crate) mod credentials;
 pub(crate) mod directory;
@@ -18,6 +19,7 @@ pub(crate) mod ldap_auth_advanced;
 pub(crate) mod multi_auth;
 pub(crate) mod opa;
 pub(crate) mod openid_connect;
+pub(crate) mod saml_auth;
 pub(crate) mod service_conf;
 pub(crate) mod wolf_rbac;
 

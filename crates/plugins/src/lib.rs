@@ -2,7 +2,7 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `attach-consumer-label`, `authz-casbin`, `authz-casdoor`, `authz-keycloak`, `basic-auth`, `cas-auth`, `forward-auth`, `hmac-auth`, `jwe-decrypt`, `jwt-auth`, `key-auth`, `ldap-auth`, `ldap-auth-advanced`, `multi-auth`, `opa`, `openid-connect`, `wolf-rbac` |
+//! | `auth` | `attach-consumer-label`, `authz-casbin`, `authz-casdoor`, `authz-keycloak`, `basic-auth`, `cas-auth`, `forward-auth`, `hmac-auth`, `jwe-decrypt`, `jwt-auth`, `key-auth`, `ldap-auth`, `ldap-auth-advanced`, `multi-auth`, `opa`, `openid-connect`, `saml-auth`, `wolf-rbac` |
 //! | `security` | `acl`, `chaitin-waf`, `consumer-restriction`, `cors`, `csrf`, `data-mask`, `ip-restriction`, `ocsp-stapling`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `graphql-limit-count`, `graphql-proxy-cache`, `limit-conn`, `limit-count`, `limit-req`, `proxy-cache`, `proxy-mirror`, `traffic-label`, `traffic-split`, `workflow` |
 //! | `transform` | `body-transformer`, `brotli`, `degraphql`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |

@@ -18,6 +18,7 @@ use crate::auth::ldap_auth_advanced::LdapAuthAdvanced;
 use crate::auth::multi_auth::MultiAuth;
 use crate::auth::opa::Opa;
 use crate::auth::openid_connect::OpenidConnect;
+use crate::auth::saml_auth::SamlAuth;
 use crate::auth::wolf_rbac::WolfRbac;
 use crate::external::{ExtPluginPostReq, ExtPluginPostResp, ExtPluginPreReq};
 use crate::functions::aws_lambda::AwsLambda;
@@ -167,6 +168,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &OcspStapling,
         &OasValidator,
         &Opa,
+        &SamlAuth,
         &HttpDubbo,
         &Openfunction,
         &OpenidConnect,

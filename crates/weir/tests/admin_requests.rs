@@ -174,10 +174,10 @@ fn forms_that_apisix_takes() {
     gateway.must("PUT", "plugin_metadata/limit-count", r#"{"limit_header":"X-L","log_format":{"host":"$host"}}"#);
     gateway.must("PUT", "plugin_metadata/cors", r#"{"nothing":1}"#);
     assert_eq!(gateway.must("GET", "plugin_metadata/cors", "")["value"]["nothing"], 1);
-    let (status, words) = put(&gateway, "plugin_metadata/rocketmq-logger", r#"{"log_format":{}}"#);
+    let (status, words) = put(&gateway, "plugin_metadata/kafka-proxy", r#"{"log_format":{}}"#);
     assert_eq!(
         (status, words.as_str()),
-        (400, "invalid plugin name: the plugin rocketmq-logger is known and not supported yet")
+        (400, "invalid plugin name: the plugin kafka-proxy is known and not supported yet")
     );
     let vault = r#"{"uri":"https://vault.test:8200/some/path","prefix":"kv","token":"t"}"#;
     gateway.must("PUT", "secrets/vault/1", vault);

@@ -26,7 +26,7 @@ nginx_config:
     access_log_format_escape: json
     client_max_body_size: 1k
   http_server_configuration_snippet: "allow 10.0.0.0/8; deny all;"
-plugins: [proxy-rewrite, prometheus, saml-auth]
+plugins: [proxy-rewrite, prometheus, dingtalk-auth]
 plugin_attr:
   prometheus: {metric_prefix: gw_}
 deployment:
@@ -90,7 +90,7 @@ fn what_has_no_effect_is_listed_at_start_and_by_check() {
     let expected = [
         "warning: nginx_config.http_server_configuration_snippet: has no effect here: it is text for nginx's configuration",
         "warning: nginx_config.http.access_log_format: variable 'upstream_scheme' is not supported yet: nothing is written for it",
-        "warning: plugins: the gateway does not have: saml-auth",
+        "warning: plugins: the gateway does not have: dingtalk-auth",
     ];
     let gateway = Start::new("routes: []").settings(CONFIG).own_listeners().start();
     for line in expected {

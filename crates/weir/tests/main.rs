@@ -124,6 +124,7 @@ mod request_bodies;
 mod retries;
 mod rocketmq;
 mod routing;
+mod saml;
 mod scripts;
 mod scripts_elsewhere;
 mod secrets;

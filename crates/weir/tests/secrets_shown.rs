@@ -50,6 +50,8 @@ const FIELDS: &[&str] = &[
     "s3cret-in-a-field-for-a-schema",
     "s3cret-of-rocketmq",
     "s3cret-of-a-cache",
+    "s3cret-of-saml-sessions",
+    "s3cret-of-saml-before",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -58,13 +60,16 @@ struct Secrets {
     pair: Certificate,
     /// A private RSA key.
     rsa: String,
+    /// Its certificate.
+    rsa_cert: String,
 }
 
 impl Secrets {
     fn new() -> Self {
         let rsa = openssl(&["genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"], b"");
-        let rsa = String::from_utf8(rsa).expect("PEM");
-        Self { pair: Authority::new().certificate(Kind::P256, &["a.test"]), rsa }
+        let cert = openssl(&["req", "-x509", "-key", "/dev/stdin", "-days", "1", "-subj", "/CN=a.test"], &rsa);
+        let [rsa, rsa_cert] = [rsa, cert].map(|text| String::from_utf8(text).expect("PEM"));
+        Self { pair: Authority::new().certificate(Kind::P256, &["a.test"]), rsa, rsa_cert }
     }
 
     /// A resource for each place in which a secret may stand.
@@ -113,6 +118,9 @@ impl Secrets {
                                             "sasl_config": { "user": "u", "password": FIELDS[19] } }], "kafka_topic": "t" },
             "rocketmq-logger": { "nameserver_list": ["127.0.0.1:1"], "topic": "t", "access_key": "a", "secret_key": FIELDS[34] },
             "proxy-cache": { "cache_strategy": "redis", "redis": { "host": "127.0.0.1", "port": 1, "password": FIELDS[35] } },
+            "saml-auth": { "sp_issuer": "s", "idp_uri": "http://127.0.0.1:1", "idp_cert": self.rsa_cert, "login_callback_uri": "http://a.test/acs",
+                           "logout_uri": "/out", "logout_callback_uri": "/sls", "logout_redirect_uri": "/", "sp_cert": self.rsa_cert,
+                           "sp_private_key": self.rsa, "secret": FIELDS[36], "secret_fallbacks": [FIELDS[37]] },
             "authz-casdoor": { "endpoint_addr": "http://127.0.0.1:1", "client_id": "c", "client_secret": FIELDS[20],
                                "callback_url": "http://a.test/back" },
             "ldap-auth-advanced": { "ldap_uri": "127.0.0.1:1", "base_dn": "dc=a", "bind_dn": "cn=a", "ldap_password": FIELDS[32] },

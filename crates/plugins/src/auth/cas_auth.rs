@@ -13,8 +13,8 @@ use weir_plugin::{
 };
 use weir_wire::method::Method;
 
+use super::callback::Callback;
 use super::openid_connect::client::add_to_form;
-use super::openid_connect::provider::split_origin;
 use super::openid_connect::session::Cookies;
 use crate::query;
 use sessions::Sessions;
@@ -126,7 +126,7 @@ cookie: {secret: a-secret-of-32-characters-or-more, secure: false}
                 "expected true: browsers drop a cookie with SameSite=None otherwise",
             )]);
         }
-        let callback = cx.ok(Callback::new(&conf.cas_callback_uri));
+        let callback = cx.ok(Callback::new("cas_callback_uri", &conf.cas_callback_uri));
         if callback.as_ref().is_some_and(|callback| callback.whole.is_none()) {
             cx.warn(
                 "cas_callback_uri",
@@ -154,40 +154,6 @@ cookie: {secret: a-secret-of-32-characters-or-more, secure: false}
                 logout: conf.logout_uri.into_bytes(),
             })
         }))
-    }
-}
-
-/// The place to which users come back.
-#[derive(Debug)]
-struct Callback {
-    path: Vec<u8>,
-    /// The whole URL; `None`: the host of the request is added to the path.
-    whole: Option<String>,
-}
-
-impl Callback {
-    fn new(uri: &str) -> Result<Self, Invalid> {
-        let fault = || Invalid::new("cas_callback_uri", "expected http://HOST/PATH, https://HOST/PATH or a path");
-        if !uri.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(fault());
-        }
-        let (path, whole) = match split_origin(uri) {
-            Some((_, path)) => (path.split(['?', '#']).next().unwrap_or_default(), Some(uri.to_owned())),
-            None if uri.starts_with('/') && !uri.contains(['?', '#']) => (uri, None),
-            None => return Err(fault()),
-        };
-        Ok(Self { path: if path.is_empty() { "/" } else { path }.as_bytes().to_vec(), whole })
-    }
-
-    fn url(&self, cx: &RequestCx<'_>) -> String {
-        match &self.whole {
-            Some(url) => url.clone(),
-            None => {
-                let scheme = if cx.client().https { "https" } else { "http" };
-                let host = String::from_utf8_lossy(cx.request().host_port());
-                format!("{scheme}://{host}{}", String::from_utf8_lossy(&self.path))
-            }
-        }
     }
 }
 
