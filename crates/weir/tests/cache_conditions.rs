@@ -128,7 +128,7 @@ fn unchanging() -> Origin {
         let number = count.fetch_add(1, SeqCst);
         let tag = if request.target == "/changes" { format!("\"{number}\"") } else { "\"a\"".to_owned() };
         let fields = format!("ETag: {tag}\r\nLast-Modified: {DATE}\r\nX-Number: {number}\r\nCache-Control: max-age=1");
-        // It may be kept until somebody asks again.
+        // An answer that may be kept until somebody asks again.
         let store = if request.target == "/last" { ", no-store" } else { "" };
         match request.field("if-none-match") {
             Some(known) if *known == tag => Answer::keep(format!("HTTP/1.1 304 S\r\n{fields}{store}\r\n\r\n")),

@@ -128,7 +128,7 @@ fn nodes_that_lie_or_are_slow() {
     let full = Full::bind();
     let gateway = Gateway::start(rules(&full.node(), json!({ "connect_timeout": 200 })));
     assert_eq!(ask(&gateway, "", "[]").status, 504);
-    // It is there, and reads nothing.
+    // A node that is there, and reads nothing.
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
     let node = deaf.local_addr().expect("its address").to_string();
     let rules = rules(&node, json!({ "send_timeout": 300, "serialized": true }));

@@ -224,12 +224,12 @@ secret: a secret of cookies
             Binding::Post => "None",
         };
         // Over HTTP alone browsers would not keep a cookie that other sites send.
-        let secure = (conf.auth_protocol_binding_method == Binding::Post).then_some(true);
+        let secure = Some(conf.auth_protocol_binding_method == Binding::Post);
         let attributes = format!("; Path=/; HttpOnly; SameSite={same_site}");
         let client = format!("saml-auth {} {}", conf.idp_uri, conf.sp_issuer);
         let cookies = |name: &str, field: &str, secret: &str| {
             let secret = Arc::new(secret.to_owned());
-            let made = Cookies::new(name.to_owned(), &secret, &client, attributes.clone(), secure.or(Some(false)));
+            let made = Cookies::new(name.to_owned(), &secret, &client, attributes.clone(), secure);
             made.ok_or_else(|| Invalid::new(field, "no key can be made of it"))
         };
         let former = conf.secret_fallbacks.iter().flatten().enumerate();

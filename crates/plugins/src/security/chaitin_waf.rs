@@ -166,7 +166,9 @@ impl Plugin for Firewall {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let begin = weir_runtime::now_us();
-            let (node, answer) = self.ask(&message::question(cx, &self.settings)).await;
+            let Some((node, answer)) = self.ask(&message::question(cx, &self.settings)).await else {
+                return cx.fail(500, "chaitin-waf: no servers");
+            };
             let took = weir_runtime::now_us().saturating_sub(begin) / 1000;
             self.tell(cx, &self.names.time, took.to_string().as_bytes());
             self.tell_more(cx, &self.names.server, node.host.as_bytes());
@@ -184,21 +186,20 @@ impl Plugin for Firewall {
 }
 
 impl Firewall {
-    /// Asks the server whose turn it is, or those behind it while none takes a connection.
-    async fn ask(&self, question: &[u8]) -> (&NodeConf, Result<Verdict, Fault>) {
-        let first = self.next.fetch_add(1, Relaxed) % self.nodes.len();
+    /// Asks the server whose turn it is, or those behind it while none takes a connection. `None`: there is none at all.
+    async fn ask(&self, question: &[u8]) -> Option<(&NodeConf, Result<Verdict, Fault>)> {
+        let first = self.next.fetch_add(1, Relaxed) % self.nodes.len().max(1);
         let idle = self.idle.get_or_start(Idle::default);
-        let mut nodes = self.nodes.iter().cycle().skip(first).take(self.nodes.len()).peekable();
-        loop {
-            let Some(node) = nodes.next() else {
-                let Some(node) = self.nodes.get(first) else { unreachable!("a server at each turn") };
-                return (node, Err(Fault::Failed("no server".to_owned())));
-            };
-            match server::ask(node, question, &self.settings, &idle, &self.network).await {
-                Err(Fault::Away(_)) if nodes.peek().is_some() => {}
-                answer => return (node, answer),
+        let mut last = None;
+        for node in self.nodes.iter().cycle().skip(first).take(self.nodes.len()) {
+            let answer = server::ask(node, question, &self.settings, &idle, &self.network).await;
+            let is_away = matches!(answer, Err(Fault::Away(_)));
+            last = Some((node, answer));
+            if !is_away {
+                break;
             }
         }
+        last
     }
 
     fn follow(&self, cx: &mut RequestCx<'_>, verdict: &Verdict) -> Flow {

@@ -453,7 +453,7 @@ impl Caching {
                 let request = cx.request();
                 let found = remote.find(&key, |names, out| values_of(request, names, out)).await;
                 let found = found.ok().flatten().map(Arc::new);
-                self.decide(cx, key, &asked, found, may_wait && self.lock.is_some())
+                self.decide(cx, key, &asked, found, may_wait)
             }
             Question::Purge => {
                 let request = cx.request();

@@ -2,9 +2,8 @@
 
 use uppsala::NodeId;
 
-use super::signatures::{ASSERTION, Document};
+use super::signatures::{ASSERTION, Document, PROTOCOL};
 
-const PROTOCOL: &str = "urn:oasis:names:tc:SAML:2.0:protocol";
 const SUCCESS: &str = "urn:oasis:names:tc:SAML:2.0:status:Success";
 const BEARER: &str = "urn:oasis:names:tc:SAML:2.0:cm:bearer";
 /// Seconds by which clocks may differ.

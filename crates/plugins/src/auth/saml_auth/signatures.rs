@@ -33,7 +33,7 @@ const MOST: usize = 256 << 10;
 pub(super) const NOT_SIGNED: &str = "the identity provider has not signed the message";
 
 const DSIG: &str = "http://www.w3.org/2000/09/xmldsig#";
-const PROTOCOL: &str = "urn:oasis:names:tc:SAML:2.0:protocol";
+pub(super) const PROTOCOL: &str = "urn:oasis:names:tc:SAML:2.0:protocol";
 pub(super) const ASSERTION: &str = "urn:oasis:names:tc:SAML:2.0:assertion";
 const ENVELOPED: &str = "http://www.w3.org/2000/09/xmldsig#enveloped-signature";
 const EXCLUSIVE: &str = "http://www.w3.org/2001/10/xml-exc-c14n#";

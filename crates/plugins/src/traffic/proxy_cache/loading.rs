@@ -72,32 +72,28 @@ impl Caching {
         flow
     }
 
-    /// A stored answer with its body, which is read where it is on a disk; `None` where it cannot be.
-    pub(super) async fn whole(&self, stored: &Arc<Stored>) -> Option<Whole> {
+    /// A stored answer with its body, which is read where it is on a disk.
+    pub(super) async fn whole(&self, stored: &Arc<Stored>) -> Result<Whole, Unread> {
         if let Some(whole) = Whole::now(stored) {
-            return Some(whole);
+            return Ok(whole);
         }
-        let read = self.keeping.zone.disk.as_ref()?.read(stored).await.ok()?;
-        Some(Whole { stored: Arc::clone(stored), read: Some(read) })
+        let disk = self.keeping.zone.disk.as_ref().ok_or(Unread::Gone)?;
+        Ok(Whole { stored: Arc::clone(stored), read: Some(disk.read(stored).await?) })
     }
 
     async fn load(&self, cx: &mut RequestCx<'_>, loading: Loading) -> Flow {
         let Loading { key, stored, then } = loading;
-        let read = match &self.keeping.zone.disk {
-            Some(disk) => disk.read(&stored).await,
-            None => Err(Unread::Gone),
-        };
-        match (read, then) {
-            (Ok(body), Then::Answer(status)) => {
+        match (self.whole(&stored).await, then) {
+            (Ok(whole), Then::Answer(status)) => {
                 let part = Part::of(cx.request(), &stored);
-                self.answer_part(cx, &Whole { stored, read: Some(body) }, &part, status)
+                self.answer_part(cx, &whole, &part, status)
             }
-            (Ok(body), Then::StandIn(status)) => {
+            (Ok(whole), Then::StandIn(status)) => {
                 if self.pending.get(cx).is_some_and(|pending| pending.asks) {
                     self.ask_about(cx, &stored);
                 }
                 if let Some(pending) = self.pending.get_mut(cx) {
-                    pending.stale = Some(Whole { stored, read: Some(body) });
+                    pending.stale = Some(whole);
                 }
                 self.pass(cx, status)
             }

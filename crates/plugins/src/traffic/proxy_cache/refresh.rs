@@ -47,7 +47,7 @@ impl Caching {
         stored.refresh_at_ms.store(cx.now_ms() + PAUSE_MS, Relaxed);
         if let Some(upstream) = io.upstream() {
             let (mut question, fields) = question(cx, upstream);
-            let old = if self.revalidates { self.whole(&stored).await } else { None };
+            let old = if self.revalidates { self.whole(&stored).await.ok() } else { None };
             if let Some(old) = &old {
                 self.conditions(&old.stored).for_each(|(name, value)| question.add_field(name, value));
             }
